@@ -1,0 +1,1 @@
+//! The RDMA connection manager for Rust: ids, events, connect, listen, accept, reject.

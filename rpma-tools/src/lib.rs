@@ -1,0 +1,1 @@
+//! rpma-ping: does RDMA work between these two machines, and does every byte arrive.

@@ -1,0 +1,1 @@
+//! RDMA verbs for Rust: devices, protection domains, memory regions, completion queues, queue pairs.
