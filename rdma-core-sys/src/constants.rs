@@ -1,0 +1,37 @@
+//! Constants that the generator does not see: names that the headers define by a macro over another name, and casts.
+
+use core::ffi::{c_uint, c_void};
+
+use crate::bindings::{ib_uverbs_advise_mr_advice, ibv_access_flags};
+
+/// What kind of prefetch [`ibv_advise_mr`](crate::ibv_advise_mr) asks for.
+pub type ibv_advise_mr_advice = ib_uverbs_advise_mr_advice;
+
+/// Prefetch for reading.
+pub const IBV_ADVISE_MR_ADVICE_PREFETCH: ibv_advise_mr_advice =
+    ib_uverbs_advise_mr_advice::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH;
+/// Prefetch for writing.
+pub const IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE: ibv_advise_mr_advice =
+    ib_uverbs_advise_mr_advice::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE;
+/// Prefetch only pages that are present.
+pub const IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT: ibv_advise_mr_advice =
+    ib_uverbs_advise_mr_advice::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT;
+/// Flag of [`ibv_advise_mr`](crate::ibv_advise_mr): wait until the advice has been carried out.
+pub const IBV_ADVISE_MR_FLAG_FLUSH: u32 = 1;
+
+/// Bit of [`ibv_port_attr::flags`](crate::ibv_port_attr): packets on this port need a global route header.
+pub const IBV_QPF_GRH_REQUIRED: u8 = 1;
+
+/// Access bits that a kernel may ignore.
+pub const IBV_ACCESS_OPTIONAL_RANGE: c_uint = 0x3ff0_0000;
+
+/// Returned by an allocator of [`ibv_parent_domain_init_attr`](crate::ibv_parent_domain_init_attr) to ask for the default one.
+pub const IBV_ALLOCATOR_USE_DEFAULT: *mut c_void = core::ptr::without_provenance_mut(usize::MAX);
+
+/// [`ibv_context::abi_compat`](crate::ibv_context) of a context that lies within a [`verbs_context`](crate::verbs_context).
+pub const __VERBS_ABI_IS_EXTENDED: *mut c_void = core::ptr::without_provenance_mut(usize::MAX);
+
+const _: () = assert!(
+    ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING.0 & IBV_ACCESS_OPTIONAL_RANGE != 0,
+    "the optional range covers the optional bits"
+);

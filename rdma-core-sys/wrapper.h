@@ -1,0 +1,4 @@
+/* What the bindings are made from. */
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
