@@ -1,1 +1,100 @@
-//! RDMA verbs for Rust: devices, protection domains, memory regions, completion queues, queue pairs.
+//! RDMA verbs, safe where they can be and exact about it where they cannot.
+//!
+//! # The objects
+//!
+//! ```text
+//! Context ── ProtectionDomain ── MemoryRegion
+//!    │              └─────────── QueuePair ──┐
+//!    └── CompletionChannel ── CompletionQueue┘
+//! ```
+//!
+//! Every handle keeps what it needs alive, so handles may be dropped in any order. A drop never
+//! panics and never waits for a peer or for another thread of yours; if the kernel refuses to
+//! destroy an object for longer than 100 ms, the object and everything it needs are leaked, never
+//! freed under the device. `close` does the same and returns the error.
+//!
+//! # What is unsafe
+//!
+//! Registering memory ([`MemoryRegion::register`]) and posting ([`QueuePair::post_send`],
+//! [`QueuePair::post_recv`]), because the device then reads and writes memory behind the compiler's
+//! back. The crate `rpma` gives both a safe form.
+//!
+//! # Threads and processes
+//!
+//! All handles are `Send` and `Sync`: libibverbs locks per queue. In a child made by `fork` every
+//! call answers [`ErrorKind::Forked`] and every drop leaks: create RDMA objects after the fork.
+//!
+//! # Values from C
+//!
+//! States, opcodes, statuses and flags are open: a value that this version does not know is kept
+//! and printed as its number.
+//!
+//! # Example
+//!
+//! ```no_run
+//! # fn main() -> Result<(), verbs::Error> {
+//! use verbs::{CompletionQueue, DeviceList, ProtectionDomain, QpType, QueuePair};
+//!
+//! let context = DeviceList::new()?.first()?.open()?;
+//! let pd = ProtectionDomain::new(&context)?;
+//! let cq = CompletionQueue::builder(&context, 64).build()?;
+//! let qp = QueuePair::builder(&pd, QpType::RC, &cq, &cq)
+//!     .max_send_wr(32)
+//!     .max_recv_wr(32)
+//!     .build()?;
+//! println!("queue pair {} on {}", qp.number(), context.name());
+//! # Ok(())
+//! # }
+//! ```
+
+mod context;
+mod cq;
+mod deadline;
+mod device;
+mod error;
+mod flags;
+mod mr;
+mod owned;
+mod pd;
+mod port;
+mod process;
+mod qp;
+
+pub use rdma_core_sys as sys;
+
+pub use crate::context::{Context, DeviceAttributes};
+pub use crate::cq::{
+    CompletionChannel, CompletionEvent, CompletionQueue, CompletionQueueBuilder, CqId, PollError,
+    WcError, WcOpcode, WcStatus, WcSuccess, WorkCompletion,
+};
+pub use crate::deadline::{Deadline, wait_readable};
+pub use crate::device::{Device, DeviceList, TransportType};
+pub use crate::error::{CloseError, ErrnoText, Error, ErrorKind};
+pub use crate::flags::{AccessFlags, SendFlags, WcFlags};
+pub use crate::mr::{LocalKey, MemoryRegion, RemoteAddr, RemoteKey, Sge};
+pub use crate::pd::ProtectionDomain;
+pub use crate::port::{Gid, LinkLayer, PortAttributes, PortState};
+pub use crate::process::Origin;
+pub use crate::qp::{
+    Capabilities, PostError, PostErrorKind, QpAttributes, QpState, QpType, QueuePair,
+    QueuePairBuilder, RecvRequest, SendRequest, WrOpcode,
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn send_and_sync<T: Send + Sync>() {}
+
+    #[test]
+    fn every_handle_may_be_used_from_any_thread() {
+        send_and_sync::<DeviceList>();
+        send_and_sync::<Context>();
+        send_and_sync::<ProtectionDomain>();
+        send_and_sync::<MemoryRegion>();
+        send_and_sync::<CompletionChannel>();
+        send_and_sync::<CompletionQueue>();
+        send_and_sync::<QueuePair>();
+        send_and_sync::<Error>();
+    }
+}

@@ -1,0 +1,322 @@
+//! An open device: the root of every chain of handles.
+
+use std::any::Any;
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rdma_core_sys as sys;
+
+use crate::device::{TransportType, device_name};
+use crate::error::{Error, ErrorKind, from_pointer, from_return, last_errno};
+use crate::port::{Gid, PortAttributes, PortState};
+use crate::process::Origin;
+
+/// An open device. Cloning gives another handle to the same one.
+///
+/// Every object made from it holds it open.
+#[doc(alias = "ibv_context")]
+#[derive(Clone)]
+pub struct Context(Arc<Inner>);
+
+struct Inner {
+    raw: NonNull<sys::ibv_context>,
+    origin: Origin,
+    name: String,
+    transport: TransportType,
+    limits: DeviceAttributes,
+    owner: Owner,
+}
+
+/// Who closes the device.
+enum Owner {
+    /// We opened it.
+    Us,
+    /// Somebody else did; dropping this says that we are done.
+    #[expect(dead_code, reason = "held only to be dropped")]
+    Other(Arc<dyn Any + Send + Sync>),
+}
+
+// SAFETY: a context may be used from any thread (ibv_open_device(3)), and the owner is Send + Sync.
+unsafe impl Send for Inner {}
+// SAFETY: the calls that take a context lock in C; the other fields never change.
+unsafe impl Sync for Inner {}
+
+impl Context {
+    pub(crate) fn open(device: *mut sys::ibv_device, name: &str) -> Result<Self, Error> {
+        check_environment()?;
+        let origin = Origin::current("ibv_open_device")?;
+        // SAFETY: the caller's device list keeps `device` alive.
+        let raw = unsafe { sys::ibv_open_device(device) };
+        let raw = from_pointer("ibv_open_device", raw)
+            .map_err(|error| error.with_detail(format!("device {name}")))?;
+        // SAFETY: `raw` was just opened; from here on `Context` closes it.
+        unsafe { Self::build(raw, origin, Owner::Us) }
+    }
+
+    /// Wraps a context that somebody else opened and will close, such as librdmacm.
+    ///
+    /// `owner` is dropped when the last object made from this context is gone.
+    ///
+    /// # Errors
+    /// The device cannot be queried, or the environment makes destroys unreliable
+    /// ([`ErrorKind::Environment`]).
+    ///
+    /// # Safety
+    /// - `raw` is an open context, and stays open as long as `owner` is not dropped.
+    pub unsafe fn from_raw(
+        raw: NonNull<sys::ibv_context>,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Self, Error> {
+        check_environment()?;
+        let origin = Origin::current("ibv_open_device")?;
+        // SAFETY: the caller keeps the context open as long as the owner lives.
+        unsafe { Self::build(raw, origin, Owner::Other(owner)) }
+    }
+
+    /// # Safety
+    /// `raw` is open, and for `Owner::Us` nobody else closes it.
+    unsafe fn build(
+        raw: NonNull<sys::ibv_context>,
+        origin: Origin,
+        owner: Owner,
+    ) -> Result<Self, Error> {
+        // SAFETY: `raw` is open, so its device pointer is a live, read-only field.
+        let device = unsafe { (*raw.as_ptr()).device };
+        // SAFETY: an open context keeps its device alive.
+        let name = unsafe { device_name(device) }.to_owned();
+        // SAFETY: as above; the transport is plain data that never changes.
+        let transport = TransportType::from_raw(unsafe { (*device).transport_type }.0);
+        // The guard exists before the query, so that a failing query closes what we opened.
+        let mut inner = Inner {
+            raw,
+            origin,
+            name,
+            transport,
+            limits: DeviceAttributes::zeroed(),
+            owner,
+        };
+        inner.limits = query_device(raw)?;
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// The kernel's name of the device.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// InfiniBand/RoCE or iWARP.
+    pub fn transport(&self) -> TransportType {
+        self.0.transport
+    }
+
+    /// The device's limits, as they were when it was opened.
+    #[doc(alias = "ibv_query_device")]
+    pub fn attributes(&self) -> &DeviceAttributes {
+        &self.0.limits
+    }
+
+    /// What port `port` (from 1) is and can do now.
+    ///
+    /// # Errors
+    /// EINVAL for a port that does not exist.
+    #[doc(alias = "ibv_query_port")]
+    pub fn query_port(&self, port: u8) -> Result<PortAttributes, Error> {
+        self.0.origin.check("ibv_query_port")?;
+        let mut attributes = MaybeUninit::<sys::ibv_port_attr>::zeroed();
+        // SAFETY: the context is open, and the place is of the size of this version's struct,
+        // which the call is told.
+        let ret = unsafe { sys::ibv_query_port(self.as_raw(), port, attributes.as_mut_ptr()) };
+        from_return("ibv_query_port", ret)
+            .map_err(|e| e.with_detail(format!("device {}, port {port}", self.name())))?;
+        Ok(PortAttributes {
+            // SAFETY: zeroed before the call, and every bit pattern is a valid struct of integers.
+            raw: unsafe { attributes.assume_init() },
+        })
+    }
+
+    /// The attributes of port `port` if traffic can flow.
+    ///
+    /// # Errors
+    /// [`ErrorKind::PortDown`] names device, port and state.
+    pub fn active_port(&self, port: u8) -> Result<PortAttributes, Error> {
+        let attributes = self.query_port(port)?;
+        if attributes.state() == PortState::ACTIVE {
+            return Ok(attributes);
+        }
+        Err(Error::refused(
+            "ibv_query_port",
+            ErrorKind::PortDown,
+            format!(
+                "port {port} of device {} is {}, not active",
+                self.name(),
+                attributes.state()
+            ),
+        )
+        .with_hint("bring the network interface or the link up (ip link set DEV up)"))
+    }
+
+    /// The GIDs of port `port`, with their index; empty slots are left out.
+    ///
+    /// # Errors
+    /// EINVAL for a port that does not exist.
+    #[doc(alias = "ibv_query_gid")]
+    pub fn gids(&self, port: u8) -> Result<Vec<(u32, Gid)>, Error> {
+        let entries = self.query_port(port)?.gid_table_len();
+        let mut gids = Vec::new();
+        for index in 0..entries {
+            let mut gid = MaybeUninit::<sys::ibv_gid>::zeroed();
+            let c_index = i32::try_from(index).unwrap_or(i32::MAX);
+            // SAFETY: the context is open and `gid` is a place for 16 bytes.
+            let ret = unsafe { sys::ibv_query_gid(self.as_raw(), port, c_index, gid.as_mut_ptr()) };
+            if ret != 0 {
+                match last_errno() {
+                    // An entry that went away since the table was measured.
+                    libc::ENODATA | libc::EINVAL | libc::ENOENT => continue,
+                    errno => return Err(Error::from_errno("ibv_query_gid", errno)),
+                }
+            }
+            // SAFETY: zeroed before the call, and any 16 bytes are a valid GID.
+            let gid = unsafe { gid.assume_init() };
+            // SAFETY: every bit pattern of the union is 16 bytes.
+            let gid = Gid(unsafe { gid.raw });
+            if !gid.is_zero() {
+                gids.push((index, gid));
+            }
+        }
+        Ok(gids)
+    }
+
+    /// The C context, for calls that this crate does not have.
+    ///
+    /// It is open as long as a clone of this handle lives. It must not be closed.
+    pub fn as_raw(&self) -> *mut sys::ibv_context {
+        self.0.raw.as_ptr()
+    }
+
+    pub(crate) fn origin(&self) -> Origin {
+        self.0.origin
+    }
+}
+
+impl PartialEq for Context {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.raw == other.0.raw
+    }
+}
+
+impl Eq for Context {}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("name", &self.0.name)
+            .field("transport", &self.0.transport)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Owner::Us = self.owner
+            && self.origin.is_current()
+        {
+            // SAFETY: we opened it, every object made from it held a clone and is gone.
+            let _always_0 = unsafe { sys::ibv_close_device(self.raw.as_ptr()) };
+        }
+    }
+}
+
+/// Limits and identity of a device.
+#[doc(alias = "ibv_device_attr")]
+#[derive(Clone, Copy)]
+pub struct DeviceAttributes {
+    raw: sys::ibv_device_attr,
+}
+
+impl DeviceAttributes {
+    fn zeroed() -> Self {
+        // SAFETY: the struct holds only integers and byte arrays, for which zero is a value.
+        let raw = unsafe { MaybeUninit::zeroed().assume_init() };
+        Self { raw }
+    }
+
+    /// Number of ports, which count from 1.
+    pub fn port_count(&self) -> u8 {
+        self.raw.phys_port_cnt
+    }
+
+    /// Most outstanding requests of one queue.
+    pub fn max_qp_wr(&self) -> u32 {
+        positive(self.raw.max_qp_wr)
+    }
+
+    /// Most scatter/gather elements of one request.
+    pub fn max_sge(&self) -> u32 {
+        positive(self.raw.max_sge)
+    }
+
+    /// Most entries of one completion queue.
+    pub fn max_cqe(&self) -> u32 {
+        positive(self.raw.max_cqe)
+    }
+
+    /// Most reads and atomics that one queue pair may have in flight as their target.
+    pub fn max_qp_rd_atom(&self) -> u8 {
+        u8::try_from(positive(self.raw.max_qp_rd_atom)).unwrap_or(u8::MAX)
+    }
+
+    /// Most reads and atomics that one queue pair may have in flight as their initiator.
+    pub fn max_qp_init_rd_atom(&self) -> u8 {
+        u8::try_from(positive(self.raw.max_qp_init_rd_atom)).unwrap_or(u8::MAX)
+    }
+
+    /// Longest memory region, in bytes.
+    pub fn max_mr_size(&self) -> u64 {
+        self.raw.max_mr_size
+    }
+
+    /// The C struct.
+    pub fn as_raw(&self) -> &sys::ibv_device_attr {
+        &self.raw
+    }
+}
+
+impl fmt::Debug for DeviceAttributes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceAttributes")
+            .field("port_count", &self.port_count())
+            .field("max_qp_wr", &self.max_qp_wr())
+            .field("max_sge", &self.max_sge())
+            .field("max_cqe", &self.max_cqe())
+            .finish_non_exhaustive()
+    }
+}
+
+/// C gives counts as signed integers; a negative one means none.
+fn positive(count: i32) -> u32 {
+    u32::try_from(count).unwrap_or(0)
+}
+
+fn query_device(raw: NonNull<sys::ibv_context>) -> Result<DeviceAttributes, Error> {
+    let mut attributes = DeviceAttributes::zeroed();
+    // SAFETY: the context is open and the place is a whole ibv_device_attr.
+    let ret = unsafe { sys::ibv_query_device(raw.as_ptr(), &mut attributes.raw) };
+    from_return("ibv_query_device", ret)?;
+    Ok(attributes)
+}
+
+/// Refuses the one setting under which a successful destroy no longer means "nobody uses it".
+fn check_environment() -> Result<(), Error> {
+    const NAME: &str = "RDMAV_ALLOW_DISASSOC_DESTROY";
+    match std::env::var_os(NAME) {
+        None => Ok(()),
+        Some(_) => Err(Error::refused(
+            "ibv_open_device",
+            ErrorKind::Environment,
+            format!("the environment variable {NAME} is set, under which destroys do not wait"),
+        )
+        .with_hint(format!("unset {NAME}"))),
+    }
+}

@@ -1,0 +1,94 @@
+//! Deadlines, and waiting for descriptors until one.
+
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::error::Error;
+
+/// The moment at which a wait gives up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Deadline(Instant);
+
+impl Deadline {
+    /// `timeout` from now; a timeout too long for the clock means a year.
+    pub fn after(timeout: Duration) -> Self {
+        const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+        let now = Instant::now();
+        Self(now + timeout.min(YEAR))
+    }
+
+    /// The time that is left, zero once it has passed.
+    pub fn remaining(self) -> Duration {
+        self.0.saturating_duration_since(Instant::now())
+    }
+
+    /// Whether no time is left.
+    pub fn has_passed(self) -> bool {
+        self.remaining().is_zero()
+    }
+
+    /// The earlier of two deadlines.
+    #[must_use]
+    pub fn min(self, other: Self) -> Self {
+        Self(self.0.min(other.0))
+    }
+}
+
+/// Waits until one of `fds` is readable or has failed; the answer has one `bool` a descriptor, all
+/// `false` once the deadline has passed.
+#[doc(alias = "poll")]
+pub fn wait_readable<const N: usize>(
+    fds: [BorrowedFd<'_>; N],
+    deadline: Deadline,
+) -> Result<[bool; N], Error> {
+    let mut polled = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    loop {
+        let left = deadline.remaining();
+        let timeout = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        match poll(&mut polled, Some(&timeout)) {
+            // A poll of many years can end early; only an expired deadline ends the wait.
+            Ok(0) if !deadline.has_passed() => {}
+            Ok(_) => return Ok(std::array::from_fn(|i| !polled[i].revents().is_empty())),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(Error::from_errno("poll", errno.raw_os_error())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_at_its_deadline() {
+        let (a, _b) = UnixStream::pair().expect("pair");
+        let start = Instant::now();
+        let deadline = Deadline::after(Duration::from_millis(50));
+        assert_eq!(wait_readable([a.as_fd()], deadline).expect("poll"), [false]);
+        assert!((50..1000).contains(&start.elapsed().as_millis()));
+    }
+
+    #[test]
+    fn a_wait_tells_which_descriptor_is_readable() {
+        let (a, _keep) = UnixStream::pair().expect("pair");
+        let (b, mut peer) = UnixStream::pair().expect("pair");
+        peer.write_all(b"x").expect("write");
+        let deadline = Deadline::after(Duration::from_secs(5));
+        let ready = wait_readable([a.as_fd(), b.as_fd()], deadline).expect("poll");
+        assert_eq!(ready, [false, true]);
+    }
+
+    #[test]
+    fn the_longest_timeout_does_not_overflow() {
+        assert!(!Deadline::after(Duration::MAX).has_passed());
+    }
+}

@@ -1,0 +1,196 @@
+//! Memory regions: memory that the device may reach, and the keys to it.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use rdma_core_sys as sys;
+
+use crate::error::{CloseError, Error, from_pointer};
+use crate::flags::AccessFlags;
+use crate::owned::{Destroy, Owned};
+use crate::pd::ProtectionDomain;
+
+// SAFETY: ibv_dereg_mr returning 0 ends local and remote access; a failure leaves the region as it was.
+unsafe impl Destroy for sys::ibv_mr {
+    const VERB: &'static str = "ibv_dereg_mr";
+
+    unsafe fn destroy(object: *mut Self) -> i32 {
+        // SAFETY: forwarded to the caller.
+        unsafe { sys::ibv_dereg_mr(object) }
+    }
+}
+
+/// The key by which this side's own requests name a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LocalKey(pub u32);
+
+/// The key by which a peer's requests name a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RemoteKey(pub u32);
+
+/// The registration of a range of memory. It does not own the memory.
+#[doc(alias = "ibv_mr")]
+pub struct MemoryRegion {
+    owned: Owned<sys::ibv_mr, ProtectionDomain>,
+}
+
+impl MemoryRegion {
+    /// Registers `len` bytes from `addr` on.
+    ///
+    /// # Errors
+    /// ENOMEM when the locked-memory limit is reached, EFAULT when the range is not mapped (or not
+    /// writable, with write access), EINVAL for length 0 or remote write without local write.
+    ///
+    /// # Safety
+    /// - The range stays mapped until the region is closed or dropped, and for ever if that fails.
+    /// - While registered with any write access, no Rust reference to the range exists; with read
+    ///   access only, no `&mut`. The device, and with remote access any peer that knows the key,
+    ///   may change or read it at any time.
+    #[doc(alias = "ibv_reg_mr")]
+    #[doc(alias = "ibv_reg_mr_iova2")]
+    pub unsafe fn register(
+        pd: &ProtectionDomain,
+        addr: *mut u8,
+        len: usize,
+        access: AccessFlags,
+    ) -> Result<Self, Error> {
+        let origin = pd.context().origin();
+        origin.check("ibv_reg_mr")?;
+        // SAFETY: the domain is live; the caller answers for the memory.
+        let raw = unsafe { sys::ibv_reg_mr(pd.as_raw(), addr.cast(), len, access.bits()) };
+        let raw = from_pointer("ibv_reg_mr", raw)
+            .map_err(|e| e.with_detail(format!("{len} bytes with access {access:?}")))?;
+        // SAFETY: the region was just made and needs its domain, which is its parent.
+        let owned = unsafe { Owned::new(raw, origin, pd.clone()) };
+        Ok(Self { owned })
+    }
+
+    /// The key for this side's requests.
+    pub fn lkey(&self) -> LocalKey {
+        // SAFETY: the region is live; the key is written once, at registration.
+        LocalKey(unsafe { (*self.owned.raw()).lkey })
+    }
+
+    /// The key for a peer's requests; of no use without a remote access flag.
+    pub fn rkey(&self) -> RemoteKey {
+        // SAFETY: the region is live; the key is written once, at registration.
+        RemoteKey(unsafe { (*self.owned.raw()).rkey })
+    }
+
+    /// The address registered.
+    pub fn addr(&self) -> *mut u8 {
+        // SAFETY: the region is live; the field is written once, at registration.
+        unsafe { (*self.owned.raw()).addr }.cast()
+    }
+
+    /// The length in bytes.
+    pub fn len(&self) -> usize {
+        // SAFETY: the region is live; the field is written once, at registration.
+        unsafe { (*self.owned.raw()).length }
+    }
+
+    /// Never true for a region that a device accepted.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The domain it is registered in.
+    pub fn pd(&self) -> &ProtectionDomain {
+        self.owned.parents()
+    }
+
+    /// Ends the registration now. After `Ok` the device no longer reaches the memory, even for
+    /// requests that are still queued.
+    ///
+    /// # Errors
+    /// EBUSY or EINVAL while a memory window is bound to the region; the memory must then stay.
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn close(self) -> Result<(), CloseError<Self>> {
+        self.owned.close().map_err(|(error, owned)| CloseError {
+            error,
+            handle: Self { owned },
+        })
+    }
+
+    /// The C region, for calls that this crate does not have. It must not be deregistered.
+    pub fn as_raw(&self) -> *mut sys::ibv_mr {
+        self.owned.raw()
+    }
+}
+
+impl fmt::Debug for MemoryRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryRegion")
+            .field("addr", &self.addr())
+            .field("len", &self.len())
+            .field("lkey", &self.lkey())
+            .field("rkey", &self.rkey())
+            .finish()
+    }
+}
+
+/// One piece of local memory of a request: `ibv_sge`, field for field.
+#[doc(alias = "ibv_sge")]
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct Sge(sys::ibv_sge);
+
+impl Sge {
+    /// `len` bytes at the address `addr`, named by `key`.
+    pub const fn new(addr: u64, len: u32, key: LocalKey) -> Self {
+        Self(sys::ibv_sge {
+            addr,
+            length: len,
+            lkey: key.0,
+        })
+    }
+
+    /// The length in bytes.
+    pub const fn len(&self) -> u32 {
+        self.0.length
+    }
+
+    /// Whether it names no byte.
+    pub const fn is_empty(&self) -> bool {
+        self.0.length == 0
+    }
+}
+
+impl fmt::Debug for Sge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sge")
+            .field("addr", &format_args!("{:#x}", self.0.addr))
+            .field("len", &self.0.length)
+            .field("lkey", &self.0.lkey)
+            .finish()
+    }
+}
+
+/// A place in a peer's memory: its address there, and its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemoteAddr {
+    /// The address in the peer's address space.
+    pub addr: u64,
+    /// The peer's key.
+    pub rkey: RemoteKey,
+}
+
+/// A list of SGEs borrowed by a request, as C takes it.
+#[derive(Clone, Copy)]
+pub(crate) struct SgeList<'a> {
+    pub(crate) pointer: *mut sys::ibv_sge,
+    pub(crate) count: i32,
+    list: PhantomData<&'a [Sge]>,
+}
+
+impl<'a> SgeList<'a> {
+    pub(crate) fn new(sges: &'a [Sge]) -> Self {
+        Self {
+            // C takes `*mut` and only reads.
+            pointer: sges.as_ptr().cast::<sys::ibv_sge>().cast_mut(),
+            // A count past i32 exceeds every device's limit, and is refused by it when posting.
+            count: i32::try_from(sges.len()).unwrap_or(i32::MAX),
+            list: PhantomData,
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! One owner for every kernel object: destroy once, never free under the device, never panic.
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, ErrorKind, from_return};
+use crate::process::Origin;
+
+/// How long a destroy is retried while the kernel says EBUSY because of a command in progress.
+const BUSY_LIMIT: Duration = Duration::from_millis(100);
+
+/// A C object with a destroy call that returns 0 or an errno.
+///
+/// # Safety
+/// `destroy` returning 0 must mean that neither library nor device uses the object any more, and a
+/// failure that the object is as it was.
+pub(crate) unsafe trait Destroy {
+    /// The C name of the destroy call.
+    const VERB: &'static str;
+
+    /// Destroys the object.
+    ///
+    /// # Safety
+    /// - `object` came from the matching create call and was not destroyed yet.
+    /// - No other thread uses it.
+    unsafe fn destroy(object: *mut Self) -> i32;
+}
+
+/// Owns a C object and whatever must outlive it.
+///
+/// `parents` is dropped after the object is destroyed. If it cannot be destroyed it is leaked with
+/// all its parents: a leak is bounded, memory freed under a device is not.
+pub(crate) struct Owned<T: Destroy, P> {
+    raw: NonNull<T>,
+    origin: Origin,
+    parents: ManuallyDrop<P>,
+}
+
+// SAFETY: libibverbs lets any thread use an object (providers lock per queue), and the handle adds
+// no state of its own beyond the parents, which must be Send for this to hold.
+unsafe impl<T: Destroy, P: Send> Send for Owned<T, P> {}
+// SAFETY: as above; `&Owned` only gives out the pointer, whose calls are thread-safe in C.
+unsafe impl<T: Destroy, P: Sync> Sync for Owned<T, P> {}
+
+impl<T: Destroy, P> Owned<T, P> {
+    /// Takes over `raw`.
+    ///
+    /// # Safety
+    /// - `raw` is a live object that nobody else destroys.
+    /// - `parents` keeps everything alive that the object needs.
+    pub(crate) unsafe fn new(raw: NonNull<T>, origin: Origin, parents: P) -> Self {
+        Self {
+            raw,
+            origin,
+            parents: ManuallyDrop::new(parents),
+        }
+    }
+
+    pub(crate) fn raw(&self) -> *mut T {
+        self.raw.as_ptr()
+    }
+
+    pub(crate) fn non_null(&self) -> NonNull<T> {
+        self.raw
+    }
+
+    pub(crate) fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    pub(crate) fn parents(&self) -> &P {
+        &self.parents
+    }
+
+    fn destroy(&mut self) -> Result<(), Error> {
+        self.origin.check(T::VERB)?;
+        let start = Instant::now();
+        loop {
+            // SAFETY: the object is live (this is the only place that destroys it, and success
+            // ends the handle), and `&mut self` rules out other users of this handle.
+            let ret = unsafe { T::destroy(self.raw.as_ptr()) };
+            match from_return(T::VERB, ret) {
+                Err(error) if error.kind() == ErrorKind::Busy && start.elapsed() < BUSY_LIMIT => {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Destroys the object now, or gives it back with the reason.
+    pub(crate) fn close(mut self) -> Result<(), (Error, Self)> {
+        match self.destroy() {
+            Ok(()) => {
+                let mut this = ManuallyDrop::new(self);
+                // SAFETY: the object is gone, `this` is never dropped, and this is the one place
+                // on this path that takes the parents.
+                unsafe { ManuallyDrop::drop(&mut this.parents) };
+                Ok(())
+            }
+            Err(error) => Err((error, self)),
+        }
+    }
+}
+
+impl<T: Destroy, P> Drop for Owned<T, P> {
+    fn drop(&mut self) {
+        match self.destroy() {
+            // SAFETY: the object is gone and the handle is being dropped, so the parents are taken
+            // exactly once.
+            Ok(()) => unsafe { ManuallyDrop::drop(&mut self.parents) },
+            Err(error) => {
+                tracing::warn!(%error, "object could not be destroyed; it is leaked with its parents");
+            }
+        }
+    }
+}
+
+impl<T: Destroy, P> fmt::Debug for Owned<T, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:p}", self.raw)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicI32, Ordering};
+
+    use super::*;
+
+    /// Answers EBUSY as often as it says, or always a fixed errno.
+    struct Fake {
+        busy: AtomicI32,
+        errno: i32,
+    }
+
+    // SAFETY: the object is plain memory of the test that outlives the handle.
+    unsafe impl Destroy for Fake {
+        const VERB: &'static str = "fake_destroy";
+
+        unsafe fn destroy(object: *mut Self) -> i32 {
+            // SAFETY: the test keeps the object alive.
+            let fake = unsafe { &*object };
+            if fake.busy.fetch_sub(1, Ordering::Relaxed) > 0 {
+                libc::EBUSY
+            } else {
+                fake.errno
+            }
+        }
+    }
+
+    fn owned(fake: &Fake, parent: &Arc<()>) -> Owned<Fake, Arc<()>> {
+        let origin = Origin::current("test").expect("origin");
+        // SAFETY: the reference outlives the handle in each test; nothing else destroys it.
+        unsafe { Owned::new(NonNull::from(fake), origin, Arc::clone(parent)) }
+    }
+
+    #[test]
+    fn a_short_busy_is_waited_out() {
+        let (fake, parent) = (
+            Fake {
+                busy: 3.into(),
+                errno: 0,
+            },
+            Arc::new(()),
+        );
+        assert!(owned(&fake, &parent).close().is_ok());
+        assert_eq!(Arc::strong_count(&parent), 1);
+    }
+
+    #[test]
+    fn a_failed_drop_leaks_the_parents_and_ends_within_the_limit() {
+        let (fake, parent) = (
+            Fake {
+                busy: i32::MAX.into(),
+                errno: 0,
+            },
+            Arc::new(()),
+        );
+        let start = Instant::now();
+        drop(owned(&fake, &parent));
+        assert!(start.elapsed() < Duration::from_secs(2));
+        assert_eq!(Arc::strong_count(&parent), 2, "the parent must stay alive");
+    }
+
+    #[test]
+    fn a_failed_close_gives_the_handle_back() {
+        let (fake, parent) = (
+            Fake {
+                busy: 0.into(),
+                errno: libc::EINVAL,
+            },
+            Arc::new(()),
+        );
+        let (error, handle) = owned(&fake, &parent).close().expect_err("EINVAL");
+        assert_eq!(error.errno(), Some(libc::EINVAL));
+        assert_eq!(error.verb(), "fake_destroy");
+        std::mem::forget(handle);
+    }
+}

@@ -1,0 +1,88 @@
+//! Protection domains: what may be used together.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rdma_core_sys as sys;
+
+use crate::context::Context;
+use crate::error::{CloseError, Error, ErrorKind, from_pointer};
+use crate::owned::{Destroy, Owned};
+
+// SAFETY: ibv_dealloc_pd returns EBUSY and changes nothing while the domain is in use.
+unsafe impl Destroy for sys::ibv_pd {
+    const VERB: &'static str = "ibv_dealloc_pd";
+
+    unsafe fn destroy(object: *mut Self) -> i32 {
+        // SAFETY: forwarded to the caller.
+        unsafe { sys::ibv_dealloc_pd(object) }
+    }
+}
+
+/// A protection domain. Cloning gives another handle to the same one.
+#[doc(alias = "ibv_pd")]
+#[derive(Clone)]
+pub struct ProtectionDomain(Arc<Owned<sys::ibv_pd, Context>>);
+
+impl ProtectionDomain {
+    /// Allocates a domain on `context`.
+    ///
+    /// # Errors
+    /// ENOMEM when the device has no more.
+    #[doc(alias = "ibv_alloc_pd")]
+    pub fn new(context: &Context) -> Result<Self, Error> {
+        context.origin().check("ibv_alloc_pd")?;
+        // SAFETY: the context is open.
+        let raw = unsafe { sys::ibv_alloc_pd(context.as_raw()) };
+        let raw = from_pointer("ibv_alloc_pd", raw)?;
+        // SAFETY: the domain was just made and needs its context, which is its parent.
+        let owned = unsafe { Owned::new(raw, context.origin(), context.clone()) };
+        Ok(Self(Arc::new(owned)))
+    }
+
+    /// The device this domain is of.
+    pub fn context(&self) -> &Context {
+        self.0.parents()
+    }
+
+    /// Frees the domain now.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] while other handles or objects of this domain live.
+    #[doc(alias = "ibv_dealloc_pd")]
+    pub fn close(self) -> Result<(), CloseError<Self>> {
+        match Arc::try_unwrap(self.0) {
+            Ok(owned) => owned.close().map_err(|(error, owned)| CloseError {
+                error,
+                handle: Self(Arc::new(owned)),
+            }),
+            Err(shared) => Err(CloseError {
+                error: Error::refused(
+                    "ibv_dealloc_pd",
+                    ErrorKind::Busy,
+                    "other handles or objects still use the protection domain",
+                ),
+                handle: Self(shared),
+            }),
+        }
+    }
+
+    /// The C domain, for calls that this crate does not have. It must not be freed.
+    pub fn as_raw(&self) -> *mut sys::ibv_pd {
+        self.0.raw()
+    }
+}
+
+impl PartialEq for ProtectionDomain {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for ProtectionDomain {}
+
+impl fmt::Debug for ProtectionDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ProtectionDomain").field(&self.0).finish()
+    }
+}

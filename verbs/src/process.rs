@@ -1,0 +1,121 @@
+//! Knowing, without a system call, whether this is still the process that made an object.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::error::{Error, ErrorKind};
+
+/// The process that made an object.
+///
+/// Verbs objects are shared mappings and descriptors of one process: in a child they would work on
+/// the parent's queues. So every object remembers its process, and in a child every call fails and
+/// every drop leaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    pid: u32,
+}
+
+impl Origin {
+    /// The process running now. Called when an object is made.
+    pub fn current(verb: &'static str) -> Result<Self, Error> {
+        let pid = std::process::id();
+        let page = page().ok_or_else(|| {
+            Error::refused(
+                verb,
+                ErrorKind::Environment,
+                "cannot map the page that detects a fork (madvise MADV_WIPEONFORK, Linux 4.14)",
+            )
+        })?;
+        page.store(pid, Ordering::Relaxed);
+        Ok(Self { pid })
+    }
+
+    /// Whether this is still the process that made the object: one load and one comparison.
+    #[inline]
+    pub fn is_current(self) -> bool {
+        page().is_some_and(|page| page.load(Ordering::Relaxed) == self.pid)
+    }
+
+    /// An error if this is a forked child of the process that made the object.
+    #[inline]
+    pub fn check(self, verb: &'static str) -> Result<(), Error> {
+        if self.is_current() {
+            Ok(())
+        } else {
+            Err(Error::forked(verb))
+        }
+    }
+}
+
+/// A word that holds the process id and that the kernel zeroes in every child, however it was made.
+#[inline]
+fn page() -> Option<&'static AtomicU32> {
+    static PAGE: OnceLock<Option<&'static AtomicU32>> = OnceLock::new();
+    *PAGE.get_or_init(map_page)
+}
+
+#[cfg(not(miri))]
+fn map_page() -> Option<&'static AtomicU32> {
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+
+    let length = rustix::param::page_size();
+    // SAFETY: a new private mapping at an address of the kernel's choice replaces nothing.
+    let page = unsafe {
+        mmap_anonymous(
+            std::ptr::null_mut(),
+            length,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE,
+        )
+    }
+    .ok()?;
+    // SAFETY: the range is the mapping just made, which nothing else uses yet.
+    unsafe { madvise(page, length, Advice::LinuxWipeOnFork) }.ok()?;
+    // SAFETY: the mapping is page-aligned, zeroed, and never unmapped, so it holds an AtomicU32
+    // for the rest of the process.
+    Some(unsafe { &*page.cast::<AtomicU32>() })
+}
+
+#[cfg(miri)]
+fn map_page() -> Option<&'static AtomicU32> {
+    static WORD: AtomicU32 = AtomicU32::new(0);
+    Some(&WORD)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_made_here_is_current() {
+        let origin = Origin::current("test").expect("the page can be mapped");
+        assert!(origin.is_current());
+        assert!(origin.check("test").is_ok());
+    }
+
+    #[test]
+    #[cfg(not(miri))]
+    fn an_object_is_foreign_in_a_forked_child() {
+        let origin = Origin::current("test").expect("the page can be mapped");
+        // SAFETY: the child only loads an atomic and leaves by _exit, so no lock held by another
+        // thread of the parent matters.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let code = i32::from(origin.is_current());
+            // SAFETY: _exit ends the child without running anything else.
+            unsafe { libc::_exit(code) };
+        }
+        assert!(child > 0, "fork failed");
+        let mut status = 0;
+        // SAFETY: `status` is a valid place for the wait status of our own child.
+        let waited = unsafe { libc::waitpid(child, &mut status, 0) };
+        assert_eq!(waited, child);
+        assert!(libc::WIFEXITED(status));
+        assert_eq!(
+            libc::WEXITSTATUS(status),
+            0,
+            "the child took the object for its own"
+        );
+        assert!(origin.is_current(), "the parent keeps its object");
+    }
+}

@@ -1,0 +1,214 @@
+//! How to make a queue pair, and what was granted.
+
+use std::ptr;
+use std::sync::atomic::AtomicU32;
+
+use rdma_core_sys as sys;
+
+use super::state::{QpState, QpType};
+use super::{CqRoom, Parents, QueuePair};
+use crate::cq::CompletionQueue;
+use crate::error::{Error, ErrorKind, from_pointer};
+use crate::owned::Owned;
+use crate::pd::ProtectionDomain;
+
+/// Sizes of a queue pair, asked for or granted.
+#[doc(alias = "ibv_qp_cap")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Capabilities {
+    /// Outstanding requests of the send queue.
+    pub max_send_wr: u32,
+    /// Outstanding receives.
+    pub max_recv_wr: u32,
+    /// SGEs of one send request.
+    pub max_send_sge: u32,
+    /// SGEs of one receive.
+    pub max_recv_sge: u32,
+    /// Bytes that an inline request may carry.
+    pub max_inline_data: u32,
+}
+
+/// How to make a [`QueuePair`].
+#[derive(Debug, Clone)]
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct QueuePairBuilder<'a> {
+    pd: &'a ProtectionDomain,
+    qp_type: QpType,
+    send_cq: &'a CompletionQueue,
+    recv_cq: &'a CompletionQueue,
+    wanted: Capabilities,
+    signal_all: bool,
+}
+
+impl<'a> QueuePairBuilder<'a> {
+    pub(super) fn new(
+        pd: &'a ProtectionDomain,
+        qp_type: QpType,
+        send_cq: &'a CompletionQueue,
+        recv_cq: &'a CompletionQueue,
+    ) -> Self {
+        Self {
+            pd,
+            qp_type,
+            send_cq,
+            recv_cq,
+            wanted: Capabilities {
+                max_send_wr: 16,
+                max_recv_wr: 16,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            },
+            signal_all: false,
+        }
+    }
+
+    /// Outstanding requests of the send queue, 16 by default.
+    pub fn max_send_wr(mut self, count: u32) -> Self {
+        self.wanted.max_send_wr = count;
+        self
+    }
+
+    /// Outstanding receives, 16 by default.
+    pub fn max_recv_wr(mut self, count: u32) -> Self {
+        self.wanted.max_recv_wr = count;
+        self
+    }
+
+    /// SGEs of one send request, 1 by default.
+    pub fn max_send_sge(mut self, count: u32) -> Self {
+        self.wanted.max_send_sge = count;
+        self
+    }
+
+    /// SGEs of one receive, 1 by default.
+    pub fn max_recv_sge(mut self, count: u32) -> Self {
+        self.wanted.max_recv_sge = count;
+        self
+    }
+
+    /// Bytes that an inline request may carry, 0 by default.
+    pub fn max_inline_data(mut self, bytes: u32) -> Self {
+        self.wanted.max_inline_data = bytes;
+        self
+    }
+
+    /// Gives a completion for every send request, flagged or not. Off by default.
+    pub fn signal_all(mut self, all: bool) -> Self {
+        self.signal_all = all;
+        self
+    }
+
+    /// Creates the queue pair, in state RESET.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Limit`] names the size that exceeds the device's, or the completion queue that
+    /// is too small; EINVAL or ENOMEM from the provider otherwise.
+    #[doc(alias = "ibv_create_qp")]
+    pub fn build(self) -> Result<QueuePair, Error> {
+        let verb = "ibv_create_qp";
+        let context = self.pd.context();
+        let origin = context.origin();
+        origin.check(verb)?;
+        for (name, cq) in [("send", self.send_cq), ("receive", self.recv_cq)] {
+            if cq.context() != context {
+                return Err(Error::refused(
+                    verb,
+                    ErrorKind::InvalidArgument,
+                    format!("the {name} completion queue is of another device"),
+                ));
+            }
+        }
+        self.check_limits()?;
+        // The room in the completion queues is given back when `parents` is dropped.
+        let parents = Parents {
+            room: [
+                CqRoom::reserve(self.send_cq, self.wanted.max_send_wr)?,
+                CqRoom::reserve(self.recv_cq, self.wanted.max_recv_wr)?,
+            ],
+            pd: self.pd.clone(),
+        };
+        let wanted = self.wanted;
+        let mut init = sys::ibv_qp_init_attr {
+            qp_context: ptr::null_mut(),
+            send_cq: self.send_cq.as_raw(),
+            recv_cq: self.recv_cq.as_raw(),
+            srq: ptr::null_mut(),
+            cap: sys::ibv_qp_cap {
+                max_send_wr: wanted.max_send_wr,
+                max_recv_wr: wanted.max_recv_wr,
+                max_send_sge: wanted.max_send_sge,
+                max_recv_sge: wanted.max_recv_sge,
+                max_inline_data: wanted.max_inline_data,
+            },
+            qp_type: sys::ibv_qp_type(self.qp_type.raw()),
+            sq_sig_all: i32::from(self.signal_all),
+        };
+        // SAFETY: domain and queues are live and of one device; the provider writes into `init`.
+        let raw = unsafe { sys::ibv_create_qp(self.pd.as_raw(), &mut init) };
+        let raw = from_pointer(verb, raw).map_err(|error| self.explain(error))?;
+        // SAFETY: the queue pair was just made; its parents are all that it refers to.
+        let owned = unsafe { Owned::new(raw, origin, parents) };
+        // SAFETY: the queue pair is live; its number never changes.
+        let number = unsafe { (*owned.raw()).qp_num };
+        Ok(QueuePair {
+            owned,
+            origin,
+            transport: context.transport(),
+            capabilities: Capabilities {
+                max_send_wr: init.cap.max_send_wr,
+                max_recv_wr: init.cap.max_recv_wr,
+                max_send_sge: init.cap.max_send_sge,
+                max_recv_sge: init.cap.max_recv_sge,
+                max_inline_data: init.cap.max_inline_data,
+            },
+            number,
+            state: AtomicU32::new(QpState::RESET.raw()),
+        })
+    }
+
+    fn check_limits(&self) -> Result<(), Error> {
+        let device = self.pd.context();
+        let limits = device.attributes();
+        let (wr, sge) = (limits.max_qp_wr(), limits.max_sge());
+        for (name, asked, max) in [
+            ("max_send_wr", self.wanted.max_send_wr, wr),
+            ("max_recv_wr", self.wanted.max_recv_wr, wr),
+            ("max_send_sge", self.wanted.max_send_sge, sge),
+            ("max_recv_sge", self.wanted.max_recv_sge, sge),
+        ] {
+            if asked > max {
+                return Err(Error::from_errno("ibv_create_qp", libc::EINVAL)
+                    .with_kind(ErrorKind::Limit)
+                    .with_detail(format!(
+                        "{name} {asked} exceeds what device {} allows, {max}",
+                        device.name()
+                    ))
+                    .with_hint(format!("ask for a {name} of at most {max}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The provider said no without saying why: name the sizes, and the one that cannot be queried.
+    fn explain(&self, error: Error) -> Error {
+        let wanted = &self.wanted;
+        let error = error.with_detail(format!(
+            "{} with {} send and {} receive requests of {} and {} SGEs, {} bytes inline",
+            self.qp_type,
+            wanted.max_send_wr,
+            wanted.max_recv_wr,
+            wanted.max_send_sge,
+            wanted.max_recv_sge,
+            wanted.max_inline_data
+        ));
+        if wanted.max_inline_data > 0 && error.errno() != Some(libc::EPERM) {
+            let half = wanted.max_inline_data / 2;
+            let hint = format!(
+                "the device does not tell its largest inline size: try a max_inline_data of {half}"
+            );
+            return error.with_kind(ErrorKind::Limit).with_hint(hint);
+        }
+        error
+    }
+}

@@ -1,0 +1,252 @@
+//! What is posted: `ibv_send_wr` and `ibv_recv_wr`, field for field.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use rdma_core_sys as sys;
+
+use crate::flags::{SendFlags, open_enum};
+use crate::mr::{RemoteAddr, Sge, SgeList};
+
+open_enum! {
+    /// What a send request does.
+    #[doc(alias = "ibv_wr_opcode")]
+    WrOpcode(u32) {
+        /// Write into the peer's memory.
+        RDMA_WRITE = sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE.0, "RDMA write";
+        /// Write, and complete a receive of the peer with 4 bytes.
+        RDMA_WRITE_WITH_IMM = sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM.0, "RDMA write with immediate";
+        /// Send into a receive of the peer.
+        SEND = sys::ibv_wr_opcode::IBV_WR_SEND.0, "send";
+        /// Send with 4 bytes more.
+        SEND_WITH_IMM = sys::ibv_wr_opcode::IBV_WR_SEND_WITH_IMM.0, "send with immediate";
+        /// Read from the peer's memory.
+        RDMA_READ = sys::ibv_wr_opcode::IBV_WR_RDMA_READ.0, "RDMA read";
+    }
+}
+
+impl WrOpcode {
+    /// Whether the data may be copied while posting.
+    pub(super) fn allows_inline(self) -> bool {
+        self != Self::RDMA_READ
+    }
+
+    /// Whether four bytes of immediate data go along, which iWARP does not have.
+    pub(super) fn has_immediate(self) -> bool {
+        matches!(self, Self::SEND_WITH_IMM | Self::RDMA_WRITE_WITH_IMM)
+    }
+}
+
+/// A request for the send queue: `ibv_send_wr` with the SGE list it borrows.
+#[doc(alias = "ibv_send_wr")]
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct SendRequest<'a> {
+    pub(super) raw: sys::ibv_send_wr,
+    sges: PhantomData<&'a [Sge]>,
+}
+
+impl<'a> SendRequest<'a> {
+    #[inline]
+    fn new(wr_id: u64, opcode: WrOpcode, sges: &'a [Sge]) -> Self {
+        let list = SgeList::new(sges);
+        // SAFETY: the struct holds integers, pointers and unions of them: zero is a value. Fields
+        // that an opcode does not use must be zero for some providers.
+        let mut raw: sys::ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
+        raw.wr_id = wr_id;
+        raw.opcode = sys::ibv_wr_opcode(opcode.raw());
+        raw.sg_list = list.pointer;
+        raw.num_sge = list.count;
+        Self {
+            raw,
+            sges: PhantomData,
+        }
+    }
+
+    #[inline]
+    fn with_remote(mut self, remote: RemoteAddr) -> Self {
+        self.raw.wr.rdma.remote_addr = remote.addr;
+        self.raw.wr.rdma.rkey = remote.rkey.0;
+        self
+    }
+
+    #[inline]
+    fn with_imm(mut self, imm: u32) -> Self {
+        self.raw.__bindgen_anon_1.imm_data = imm.to_be();
+        self
+    }
+
+    /// Sends the bytes of `sges` as one message.
+    #[inline]
+    pub fn send(wr_id: u64, sges: &'a [Sge]) -> Self {
+        Self::new(wr_id, WrOpcode::SEND, sges)
+    }
+
+    /// Sends a message with `imm`, given and received in host order.
+    #[inline]
+    pub fn send_with_imm(wr_id: u64, sges: &'a [Sge], imm: u32) -> Self {
+        Self::new(wr_id, WrOpcode::SEND_WITH_IMM, sges).with_imm(imm)
+    }
+
+    /// Writes the bytes of `sges` to `remote`.
+    #[inline]
+    pub fn write(wr_id: u64, sges: &'a [Sge], remote: RemoteAddr) -> Self {
+        Self::new(wr_id, WrOpcode::RDMA_WRITE, sges).with_remote(remote)
+    }
+
+    /// Writes, and completes a receive of the peer with `imm`.
+    #[inline]
+    pub fn write_with_imm(wr_id: u64, sges: &'a [Sge], remote: RemoteAddr, imm: u32) -> Self {
+        Self::new(wr_id, WrOpcode::RDMA_WRITE_WITH_IMM, sges)
+            .with_remote(remote)
+            .with_imm(imm)
+    }
+
+    /// Reads from `remote` into `sges`.
+    #[inline]
+    pub fn read(wr_id: u64, sges: &'a [Sge], remote: RemoteAddr) -> Self {
+        Self::new(wr_id, WrOpcode::RDMA_READ, sges).with_remote(remote)
+    }
+
+    /// The same request with `flags` instead of none.
+    #[inline]
+    #[must_use]
+    pub fn with_flags(mut self, flags: SendFlags) -> Self {
+        self.raw.send_flags = flags.bits();
+        self
+    }
+
+    /// What it does.
+    #[inline]
+    pub fn opcode(&self) -> WrOpcode {
+        WrOpcode::from_raw(self.raw.opcode.0)
+    }
+
+    /// Its modifiers.
+    #[inline]
+    pub fn flags(&self) -> SendFlags {
+        SendFlags::from_bits_retain(self.raw.send_flags)
+    }
+
+    /// The number of SGEs.
+    #[inline]
+    pub(super) fn sge_count(&self) -> u32 {
+        self.raw.num_sge.cast_unsigned()
+    }
+
+    /// The bytes of all SGEs together.
+    #[inline]
+    pub(super) fn total_len(&self) -> u64 {
+        // SAFETY: pointer and count are those of the slice that `'a` keeps borrowed, except that a
+        // count over i32::MAX was cut to it.
+        let sges = unsafe {
+            std::slice::from_raw_parts(self.raw.sg_list.cast::<Sge>(), self.sge_count() as usize)
+        };
+        sges.iter().map(|sge| u64::from(sge.len())).sum()
+    }
+
+    #[inline]
+    pub(super) fn link(&mut self, next: *mut sys::ibv_send_wr) {
+        self.raw.next = next;
+    }
+}
+
+impl fmt::Debug for SendRequest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendRequest")
+            .field("wr_id", &self.raw.wr_id)
+            .field("opcode", &self.opcode())
+            .field("flags", &self.flags())
+            .field("sges", &self.sge_count())
+            .finish()
+    }
+}
+
+/// A receive: `ibv_recv_wr` with the SGE list it borrows.
+#[doc(alias = "ibv_recv_wr")]
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct RecvRequest<'a> {
+    pub(super) raw: sys::ibv_recv_wr,
+    sges: PhantomData<&'a [Sge]>,
+}
+
+impl<'a> RecvRequest<'a> {
+    /// Receives one message into `sges`.
+    #[inline]
+    pub fn new(wr_id: u64, sges: &'a [Sge]) -> Self {
+        let list = SgeList::new(sges);
+        Self {
+            raw: sys::ibv_recv_wr {
+                wr_id,
+                next: ptr::null_mut(),
+                sg_list: list.pointer,
+                num_sge: list.count,
+            },
+            sges: PhantomData,
+        }
+    }
+
+    #[inline]
+    pub(super) fn sge_count(&self) -> u32 {
+        self.raw.num_sge.cast_unsigned()
+    }
+
+    #[inline]
+    pub(super) fn link(&mut self, next: *mut sys::ibv_recv_wr) {
+        self.raw.next = next;
+    }
+}
+
+impl fmt::Debug for RecvRequest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecvRequest")
+            .field("wr_id", &self.raw.wr_id)
+            .field("sges", &self.sge_count())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mr::{LocalKey, RemoteKey};
+
+    #[test]
+    fn requests_are_the_c_structs() {
+        assert_eq!(size_of::<SendRequest<'_>>(), 128);
+        assert_eq!(size_of::<RecvRequest<'_>>(), 32);
+        assert_eq!(size_of::<Sge>(), 16);
+    }
+
+    #[test]
+    fn a_write_carries_its_target_and_a_zeroed_rest() {
+        let sges = [
+            Sge::new(0x1000, 8, LocalKey(3)),
+            Sge::new(0x2000, 16, LocalKey(3)),
+        ];
+        let remote = RemoteAddr {
+            addr: 0xdead_0000,
+            rkey: RemoteKey(9),
+        };
+        let request = SendRequest::write(7, &sges, remote).with_flags(SendFlags::SIGNALED);
+        assert_eq!(request.opcode(), WrOpcode::RDMA_WRITE);
+        assert_eq!(request.total_len(), 24);
+        // SAFETY: the rdma arm was written by `write`.
+        let rdma = unsafe { request.raw.wr.rdma };
+        assert_eq!((rdma.remote_addr, rdma.rkey), (0xdead_0000, 9));
+        // SAFETY: every arm of the union is plain integers.
+        assert_eq!(unsafe { request.raw.__bindgen_anon_1.imm_data }, 0);
+        assert!(request.raw.next.is_null());
+    }
+
+    #[test]
+    fn immediate_data_is_big_endian_on_the_wire() {
+        let request = SendRequest::send_with_imm(1, &[], 0x0102_0304);
+        // SAFETY: the immediate arm was written by `send_with_imm`.
+        let imm = unsafe { request.raw.__bindgen_anon_1.imm_data };
+        assert_eq!(imm.to_ne_bytes(), [1, 2, 3, 4]);
+    }
+}
