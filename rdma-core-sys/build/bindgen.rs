@@ -5,7 +5,7 @@
 //! the C library come from the `libc` crate.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ::bindgen::callbacks::{DeriveTrait, ImplementsTrait, IntKind, ParseCallbacks};
 use ::bindgen::{EnumVariation, Formatter, RustEdition, RustTarget};
@@ -31,8 +31,7 @@ const BLOCKED_TYPES: &str = "__pthread_.*|__atomic_wide_counter.*|in6?_addr.*|in
 /// `ibv_query_port`, `ibv_reg_mr` and `ibv_reg_mr_iova` are kept by the library for old programs and shadowed by macros
 /// in the header: their Rust forms are in `src/inline`. `ibv_wr_opcode_str` and `ibv_query_gid_type` belong to the
 /// private symbol version, which ties a program to one release; `ibv_static_providers` serves static linking.
-const BLOCKED_FUNCTIONS: &str =
-    "ibv_query_port|ibv_reg_mr|ibv_reg_mr_iova|ibv_wr_opcode_str|ibv_query_gid_type|ibv_static_providers";
+const BLOCKED_FUNCTIONS: &str = "ibv_query_port|ibv_reg_mr|ibv_reg_mr_iova|ibv_wr_opcode_str|ibv_query_gid_type|ibv_static_providers";
 
 /// Enums whose values are bits to be combined.
 const BIT_SETS: &[&str] = &[
@@ -102,11 +101,15 @@ impl ParseCallbacks for Callbacks {
     }
 }
 
-/// Writes the bindings for the headers found in `include_dirs` (besides the system's) to `out`.
-pub(crate) fn generate(include_dirs: &[PathBuf], out: &Path) -> Result<(), String> {
+/// Makes the bindings from the headers found in `include_dirs` (besides the system's).
+pub(crate) fn generate(include_dirs: &[PathBuf]) -> Result<String, String> {
     let mut builder = ::bindgen::builder()
         .header("wrapper.h")
-        .clang_args(include_dirs.iter().map(|dir| format!("-I{}", dir.display())))
+        .clang_args(
+            include_dirs
+                .iter()
+                .map(|dir| format!("-I{}", dir.display())),
+        )
         .allowlist_file(r".*/infiniband/(verbs|verbs_api|sa|tm_types)\.h")
         .allowlist_file(r".*/rdma/(rdma_cma|rdma_verbs)\.h")
         .blocklist_function(BLOCKED_FUNCTIONS)
@@ -136,7 +139,7 @@ pub(crate) fn generate(include_dirs: &[PathBuf], out: &Path) -> Result<(), Strin
     );
     let _ = writeln!(text, "use libc::{{{}}};\n", LIBC_TYPES.join(", "));
     text.push_str(&name_anonymous_enums(&bindings.to_string()));
-    std::fs::write(out, text).map_err(|e| format!("cannot write {}: {e}", out.display()))
+    Ok(text)
 }
 
 /// Gives the constants of unnamed enums a plain integer type.

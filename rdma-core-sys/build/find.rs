@@ -63,7 +63,10 @@ pub(crate) fn find(environment: &Environment) -> Result<Found, String> {
 }
 
 fn in_directory(dir: &Path) -> Result<Found, String> {
-    let mut found = Found { link_dirs: vec![dir.to_owned()], ..Found::default() };
+    let mut found = Found {
+        link_dirs: vec![dir.to_owned()],
+        ..Found::default()
+    };
     for (name, ..) in LIBRARIES {
         let file = dir.join(format!("{name}.so"));
         if !file.exists() {
@@ -73,7 +76,9 @@ fn in_directory(dir: &Path) -> Result<Found, String> {
                 file.display()
             ));
         }
-        found.libraries.push(name.trim_start_matches("lib").to_owned());
+        found
+            .libraries
+            .push(name.trim_start_matches("lib").to_owned());
     }
     Ok(found)
 }
@@ -95,23 +100,32 @@ fn with_pkg_config() -> Result<Found, String> {
                 found.link_dirs.push(dir);
             }
         }
-        found.libraries.push(name.trim_start_matches("lib").to_owned());
+        found
+            .libraries
+            .push(name.trim_start_matches("lib").to_owned());
         found.release = library.version.split('.').nth(2).map(str::to_owned);
         if found.include_dir.is_none() {
-            found.include_dir =
-                pkg_config::get_variable(name, "includedir").ok().map(PathBuf::from);
+            found.include_dir = pkg_config::get_variable(name, "includedir")
+                .ok()
+                .map(PathBuf::from);
         }
     }
     Ok(found)
 }
 
 fn one_line(text: &str) -> String {
-    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+    text.lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 fn path(variable: &str) -> Option<PathBuf> {
     println!("cargo::rerun-if-env-changed={variable}");
-    env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from)
+    env::var_os(variable)
+        .filter(|value| !value.is_empty())
+        .map(PathBuf::from)
 }
 
 /// A switch is on unless it is missing, empty or `0`.

@@ -14,6 +14,7 @@ use crate::find::{Environment, Found};
 fn main() -> ExitCode {
     println!("cargo::rerun-if-changed=build");
     println!("cargo::rerun-if-changed=wrapper.h");
+    println!("cargo::rustc-check-cfg=cfg(rdma_core_has_flush)");
     let environment = Environment::read();
 
     let found = if environment.no_link {
@@ -33,7 +34,11 @@ fn main() -> ExitCode {
     if let Some(release) = &found.release {
         println!("cargo::metadata=version={release}");
     }
-    if let Some(dir) = environment.include_dir.as_ref().or(found.include_dir.as_ref()) {
+    if let Some(dir) = environment
+        .include_dir
+        .as_ref()
+        .or(found.include_dir.as_ref())
+    {
         println!("cargo::metadata=include={}", dir.display());
     }
 
@@ -55,11 +60,20 @@ fn fail(message: &str) -> ExitCode {
 /// Puts `bindings.rs` into `OUT_DIR`, and a copy where `RDMA_CORE_BINDINGS_COPY` says.
 #[cfg(feature = "bindgen")]
 fn write_bindings(environment: &Environment, found: &Found) -> Result<(), String> {
-    let include_dirs: Vec<_> =
-        environment.include_dir.iter().chain(&found.include_dir).cloned().collect();
+    let include_dirs: Vec<_> = environment
+        .include_dir
+        .iter()
+        .chain(&found.include_dir)
+        .cloned()
+        .collect();
     let out_dir = std::env::var_os("OUT_DIR").ok_or("cargo did not set OUT_DIR")?;
     let out = std::path::Path::new(&out_dir).join("bindings.rs");
-    bindings::generate(&include_dirs, &out)?;
+    let text = bindings::generate(&include_dirs)?;
+    if text.contains("IBV_QP_EX_WITH_FLUSH") {
+        // Headers of rdma-core 45 or later: `src/v45.rs` would define the same names again.
+        println!("cargo::rustc-cfg=rdma_core_has_flush");
+    }
+    std::fs::write(&out, text).map_err(|e| format!("cannot write {}: {e}", out.display()))?;
     if let Some(copy) = &environment.bindings_copy {
         std::fs::copy(&out, copy)
             .map_err(|e| format!("cannot copy the bindings to {}: {e}", copy.display()))?;

@@ -35,3 +35,10 @@ const _: () = assert!(
     ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING.0 & IBV_ACCESS_OPTIONAL_RANGE != 0,
     "the optional range covers the optional bits"
 );
+
+/// Bit of [`ibv_device_attr_ex::device_cap_flags_ex`](crate::ibv_device_attr_ex): flushes to global visibility.
+pub const IB_UVERBS_DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
+/// Bit of [`ibv_device_attr_ex::device_cap_flags_ex`](crate::ibv_device_attr_ex): flushes to persistence.
+pub const IB_UVERBS_DEVICE_FLUSH_PERSISTENT: u64 = 1 << 39;
+/// Bit of [`ibv_device_attr_ex::device_cap_flags_ex`](crate::ibv_device_attr_ex): atomic writes of 8 bytes.
+pub const IB_UVERBS_DEVICE_ATOMIC_WRITE: u64 = 1 << 40;

@@ -54,8 +54,12 @@ mod bindings {
 mod constants;
 mod inline;
 mod unions;
+#[cfg(not(rdma_core_has_flush))]
+mod v45;
 
 pub use crate::bindings::*;
 pub use crate::constants::*;
 pub use crate::inline::*;
 pub use crate::unions::*;
+#[cfg(not(rdma_core_has_flush))]
+pub use crate::v45::*;

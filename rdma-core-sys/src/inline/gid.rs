@@ -4,7 +4,10 @@ use core::ffi::c_int;
 
 use libc::ssize_t;
 
-use crate::bindings::{_ibv_query_gid_ex, _ibv_query_gid_table, ibv_context, ibv_gid_entry};
+use crate::bindings::{
+    _ibv_query_gid_ex, _ibv_query_gid_table, IB_ROCE_UDP_ENCAP_VALID_PORT_MIN, ibv_context,
+    ibv_gid_entry,
+};
 
 /// Reads one entry of a port's GID table.
 ///
@@ -43,4 +46,19 @@ pub unsafe fn ibv_query_gid_table(
     let size = size_of::<ibv_gid_entry>();
     // SAFETY: the context is open and `entries` has room for that many of the size told.
     unsafe { _ibv_query_gid_table(context, entries, max_entries, flags, size) }
+}
+
+/// The UDP source port that RoCE v2 makes of a flow label.
+#[inline]
+#[must_use]
+pub const fn ibv_flow_label_to_udp_sport(fl: u32) -> u16 {
+    let low = fl & 0x0_3fff;
+    let high = fl & 0xf_c000;
+    let port = (low ^ (high >> 14)) | IB_ROCE_UDP_ENCAP_VALID_PORT_MIN;
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "both parts are below 1 << 16"
+    )]
+    let port = port as u16;
+    port
 }
