@@ -40,6 +40,8 @@ fn main() -> ExitCode {
         .or(found.include_dir.as_ref())
     {
         println!("cargo::metadata=include={}", dir.display());
+        // Where this crate's own tests find the headers.
+        println!("cargo::rustc-env=RDMA_CORE_SYS_INCLUDE={}", dir.display());
     }
 
     #[cfg(feature = "bindgen")]

@@ -2,7 +2,10 @@
 
 use core::ffi::{c_uint, c_void};
 
-use crate::bindings::{ib_uverbs_advise_mr_advice, ibv_access_flags};
+use crate::bindings::{
+    ib_uverbs_advise_mr_advice, ib_uverbs_flow_action_esp, ib_uverbs_flow_action_esp_encap,
+    ib_uverbs_flow_action_esp_keymat, ib_uverbs_flow_action_esp_replay, ibv_access_flags,
+};
 
 /// What kind of prefetch [`ibv_advise_mr`](crate::ibv_advise_mr) asks for.
 pub type ibv_advise_mr_advice = ib_uverbs_advise_mr_advice;
@@ -21,6 +24,41 @@ pub const IBV_ADVISE_MR_FLAG_FLUSH: u32 = 1;
 
 /// Bit of [`ibv_port_attr::flags`](crate::ibv_port_attr): packets on this port need a global route header.
 pub const IBV_QPF_GRH_REQUIRED: u8 = 1;
+
+/// How an encryption action of a flow keeps its keys.
+pub type ibv_flow_action_esp_keymat = ib_uverbs_flow_action_esp_keymat;
+/// How an encryption action of a flow detects replays.
+pub type ibv_flow_action_esp_replay = ib_uverbs_flow_action_esp_replay;
+/// What an encryption action of a flow wraps packets in.
+pub type ibv_flow_action_esp_encap = ib_uverbs_flow_action_esp_encap;
+/// An encryption action of a flow.
+pub type ibv_flow_action_esp = ib_uverbs_flow_action_esp;
+
+/// Keys for AES-GCM.
+pub const IBV_FLOW_ACTION_ESP_KEYMAT_AES_GCM: ibv_flow_action_esp_keymat =
+    ib_uverbs_flow_action_esp_keymat::IB_UVERBS_FLOW_ACTION_ESP_KEYMAT_AES_GCM;
+/// Initialisation vectors count up.
+pub const IBV_FLOW_ACTION_IV_ALGO_SEQ: u32 = 0;
+/// Replays are not detected.
+pub const IBV_FLOW_ACTION_ESP_REPLAY_NONE: ibv_flow_action_esp_replay =
+    ib_uverbs_flow_action_esp_replay::IB_UVERBS_FLOW_ACTION_ESP_REPLAY_NONE;
+/// Replays are detected with a bitmap.
+pub const IBV_FLOW_ACTION_ESP_REPLAY_BMP: ibv_flow_action_esp_replay =
+    ib_uverbs_flow_action_esp_replay::IB_UVERBS_FLOW_ACTION_ESP_REPLAY_BMP;
+/// The device encrypts, the driver does the rest (the default).
+pub const IBV_FLOW_ACTION_ESP_FLAGS_INLINE_CRYPTO: u32 = 0;
+/// The device does everything.
+pub const IBV_FLOW_ACTION_ESP_FLAGS_FULL_OFFLOAD: u32 = 1 << 0;
+/// Tunnel mode (the default).
+pub const IBV_FLOW_ACTION_ESP_FLAGS_TUNNEL: u32 = 0;
+/// Transport mode.
+pub const IBV_FLOW_ACTION_ESP_FLAGS_TRANSPORT: u32 = 1 << 1;
+/// Decrypt (the default).
+pub const IBV_FLOW_ACTION_ESP_FLAGS_DECRYPT: u32 = 0;
+/// Encrypt.
+pub const IBV_FLOW_ACTION_ESP_FLAGS_ENCRYPT: u32 = 1 << 2;
+/// Begin a new window of extended sequence numbers.
+pub const IBV_FLOW_ACTION_ESP_FLAGS_ESN_NEW_WINDOW: u32 = 1 << 3;
 
 /// Access bits that a kernel may ignore.
 pub const IBV_ACCESS_OPTIONAL_RANGE: c_uint = 0x3ff0_0000;
