@@ -1,1 +1,27 @@
-fn main() {}
+//! `cargo xtask`: brings a device or a test VM up, runs the tests and the ping, regenerates the bindings.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+mod bindings;
+mod cli;
+mod device;
+mod error;
+mod packages;
+mod ping;
+mod process;
+mod report;
+mod test_run;
+mod vm;
+mod workspace;
+
+fn main() -> ExitCode {
+    match cli::Cli::parse().run() {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! `cargo xtask ping`: server and client of rpma-ping as two processes over a real device.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::device::{self, Place};
+use crate::error::{Context, Error, Result};
+use crate::packages::{self, Set};
+use crate::process::{self, Guarded};
+use crate::report::{self, Step};
+use crate::workspace;
+
+/// What the client does unless told otherwise.
+const DEFAULT_OPTIONS: [&str; 6] = ["-c", "10", "-s", "4096", "--op", "all"];
+
+/// How long the server may take to end after the client has.
+const SERVER_GRACE: Duration = Duration::from_secs(10);
+
+/// Sets up, builds, pings; the exit code is the client's, or 1 when only the server failed.
+///
+/// # Errors
+/// When set-up or build fail, or the deadline passes.
+pub(crate) fn run(options: &[OsString], deadline: Duration) -> Result<ExitCode> {
+    packages::ensure(&[Set::Build])?;
+    let program = build()?;
+    let place = device::up()?;
+    let address = place.address();
+    let deadline = Instant::now() + deadline;
+
+    report::say(format!("server: rpma-ping server {address} --once"));
+    let mut server_command = place.command(&program)?;
+    server_command.args(["server", &address, "--once"]);
+    let mut server = start(server_command, "server")?;
+
+    let options: Vec<OsString> = if options.is_empty() {
+        DEFAULT_OPTIONS.iter().map(OsString::from).collect()
+    } else {
+        options.to_vec()
+    };
+    let shown: Vec<_> = options.iter().map(|word| word.to_string_lossy()).collect();
+    report::say(format!("client: rpma-ping {address} {}", shown.join(" ")));
+    let mut client_command = place.command(&program)?;
+    client_command.arg(&address).args(&options);
+    let mut client = start(client_command, "client")?;
+
+    let client_code = client.end(deadline)?;
+    let server_deadline = Instant::now() + SERVER_GRACE;
+    let server_code = server.end(server_deadline);
+    report::say(format!("client: exit code {client_code}"));
+    let server_code = match server_code {
+        Ok(code) => code,
+        // A client that failed explains a server that goes on waiting.
+        Err(_) if client_code != 0 => return Ok(ExitCode::from(client_code)),
+        Err(error) => return Err(error),
+    };
+    report::say(format!("server: exit code {server_code}"));
+    Ok(ExitCode::from(match (client_code, server_code) {
+        (0, 0) => 0,
+        (0, _) => 1,
+        (client, _) => client,
+    }))
+}
+
+/// Builds rpma-ping and returns where cargo put it.
+fn build() -> Result<PathBuf> {
+    let step = Step::start("Building rpma-ping");
+    let mut command = Command::new(cargo());
+    command
+        .current_dir(workspace::root())
+        .env("CARGO_TARGET_DIR", workspace::target_dir())
+        .args([
+            "build",
+            "--quiet",
+            "--package",
+            "rpma-tools",
+            "--bin",
+            "rpma-ping",
+        ])
+        .arg("--message-format=json-render-diagnostics")
+        .stderr(Stdio::inherit());
+    let output = command.output().context(|| "cannot run cargo".to_owned())?;
+    if !output.status.success() {
+        return Err(Error::new(format!(
+            "rpma-ping does not build ({}); cargo's messages are above",
+            process::describe(output.status)
+        )));
+    }
+    let program = executable(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
+        Error::new("cargo built no program named rpma-ping; is it still in rpma-tools?")
+    })?;
+    step.done("built");
+    Ok(program)
+}
+
+/// The path of rpma-ping in cargo's messages, one JSON document a line.
+fn executable(messages: &str) -> Option<PathBuf> {
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| {
+            message.pointer("/target/name").and_then(Value::as_str) == Some("rpma-ping")
+        })
+        .find_map(|message| Some(PathBuf::from(message.get("executable")?.as_str()?)))
+}
+
+/// The cargo that started this program, or the one in the path.
+pub(crate) fn cargo() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// One end, with its output passed on line by line under its name.
+struct End {
+    name: &'static str,
+    child: Guarded,
+    readers: Vec<thread::JoinHandle<()>>,
+}
+
+fn start(mut command: Command, name: &'static str) -> Result<End> {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let child = command
+        .spawn()
+        .context(|| format!("cannot start the {name}"))?;
+    let mut child = Guarded(child);
+    let mut readers = Vec::new();
+    if let Some(stdout) = child.0.stdout.take() {
+        readers.push(pass_on(stdout, name, std::io::stdout()));
+    }
+    if let Some(stderr) = child.0.stderr.take() {
+        readers.push(pass_on(stderr, name, std::io::stderr()));
+    }
+    Ok(End {
+        name,
+        child,
+        readers,
+    })
+}
+
+fn pass_on(
+    from: impl Read + Send + 'static,
+    name: &'static str,
+    mut to: impl Write + Send + 'static,
+) -> thread::JoinHandle<()> {
+    thread::spawn(move || {
+        for line in BufReader::new(from)
+            .split(b'\n')
+            .map_while(std::result::Result::ok)
+        {
+            let text = format!("{name} | {}\n", String::from_utf8_lossy(&line));
+            // Nobody reads any more: the exit code still tells.
+            if to.write_all(text.as_bytes()).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+impl End {
+    /// Waits for its end, with all of its output passed on; kills it at the deadline.
+    fn end(&mut self, deadline: Instant) -> Result<u8> {
+        match process::wait_until(&mut self.child.0, deadline)? {
+            Some(status) => {
+                for reader in self.readers.drain(..) {
+                    // A reader that panicked has said so itself.
+                    let _ = reader.join();
+                }
+                Ok(process::exit_code(status))
+            }
+            None => {
+                process::kill_tree(self.child.0.id());
+                Err(Error::new(format!(
+                    "the {} did not end before the deadline and was killed; give more time with --deadline",
+                    self.name
+                )))
+            }
+        }
+    }
+}
+
+/// Kept for the callers that print where the device is.
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Host(address) => write!(f, "this machine's device at {address}"),
+            Self::Vm(config) => write!(f, "the VM '{}'", config.name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_is_found_among_cargos_messages() {
+        let messages = concat!(
+            r#"{"reason":"compiler-artifact","target":{"name":"rpma"},"executable":null}"#,
+            "\nnot json\n",
+            r#"{"reason":"compiler-artifact","target":{"name":"rpma-ping"},"executable":"/t/debug/rpma-ping"}"#,
+            "\n",
+            r#"{"reason":"build-finished","success":true}"#,
+        );
+        assert_eq!(
+            executable(messages),
+            Some(PathBuf::from("/t/debug/rpma-ping"))
+        );
+        assert_eq!(executable(""), None);
+    }
+
+    #[test]
+    fn an_end_that_hangs_is_killed_at_the_deadline_and_named() {
+        let mut command = Command::new("sleep");
+        command.arg("60");
+        let mut end = start(command, "client").unwrap();
+        let error = end
+            .end(Instant::now() + Duration::from_millis(50))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("the client did not end"), "{error}");
+    }
+
+    #[test]
+    fn an_end_that_fails_gives_its_exit_code() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo out; echo err >&2; exit 2"]);
+        let mut end = start(command, "server").unwrap();
+        assert_eq!(
+            end.end(Instant::now() + Duration::from_secs(20)).unwrap(),
+            2
+        );
+    }
+}

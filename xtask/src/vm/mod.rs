@@ -1,0 +1,160 @@
+//! A virtual machine with a real RDMA device (SoftRoCE), for machines that have none.
+//!
+//! The guest boots the distribution's kernel over the host's own root file system, so what is built here runs there. It
+//! stays up between commands; [`exec`] makes a command in it look like one on the host.
+
+mod accel;
+pub(crate) mod agent;
+mod boot;
+mod client;
+mod config;
+mod guest;
+mod initrd;
+mod kernel;
+mod modules;
+mod protocol;
+mod qemu;
+mod resolve;
+mod state;
+#[cfg(test)]
+mod testing;
+mod vmlinux;
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{Read, Seek, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+pub(crate) use boot::copy_of_this_program;
+pub(crate) use config::{Config, DEVICE_ADDRESS};
+
+use crate::error::{Context, Error, Result};
+use crate::report;
+use state::Running;
+
+/// Makes sure that the VM is up.
+///
+/// # Errors
+/// When it cannot be started.
+pub(crate) fn start(config: &Config) -> Result<()> {
+    let running = boot::ensure(config)?;
+    report::say(format!(
+        "the VM '{}' is up: {}, device rxe0 at {DEVICE_ADDRESS}",
+        config.name, running.description
+    ));
+    Ok(())
+}
+
+/// Stops the VM.
+///
+/// # Errors
+/// When it does not end.
+pub(crate) fn stop(config: &Config) -> Result<()> {
+    let was_up = boot::stop(config)?;
+    report::say(if was_up {
+        "the VM is stopped"
+    } else {
+        "there was no VM to stop"
+    });
+    Ok(())
+}
+
+/// Whether the VM is up.
+pub(crate) fn is_up(config: &Config) -> bool {
+    Running::find(config).is_some()
+}
+
+/// Says whether the VM is up: exit code 0 if it is and answers, 1 otherwise.
+///
+/// # Errors
+/// None of its own; the signature is that of the other subcommands.
+pub(crate) fn status(config: &Config) -> Result<ExitCode> {
+    let Some(running) = Running::find(config) else {
+        println!(
+            "VM '{}': not running (`cargo xtask vm start` starts it)",
+            config.name
+        );
+        return Ok(ExitCode::FAILURE);
+    };
+    let answers = client::answers(running.port, &running.token, Duration::from_secs(10));
+    println!(
+        "VM '{}': {} ({}; pid {}, port {}, console {})",
+        config.name,
+        if answers {
+            "up"
+        } else {
+            "running, but its agent does not answer"
+        },
+        running.description,
+        running.pid,
+        running.port,
+        boot::console(&config.folder).display()
+    );
+    for share in &config.shares {
+        println!("shared: {}", share.display());
+    }
+    Ok(if answers {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Runs a command in the VM, starting it first if it is not up.
+///
+/// # Errors
+/// With exit code 125 when the VM is at fault rather than the command.
+pub(crate) fn exec(config: &Config, command: &[OsString]) -> Result<ExitCode> {
+    let running = match Running::find(config) {
+        Some(running) => running,
+        None => boot::ensure(config).map_err(|error| error.with_exit_code(client::LOST))?,
+    };
+    client::exec(&running, command)
+}
+
+/// Runs a command in a VM of its own that is stopped afterwards.
+///
+/// # Errors
+/// As [`exec`].
+pub(crate) fn run_once(config: Config, command: &[OsString]) -> Result<ExitCode> {
+    let config = config.renamed(&format!("run-{}", std::process::id()));
+    let result = boot::ensure(&config)
+        .map_err(|error| error.with_exit_code(client::LOST))
+        .and_then(|running| client::exec(&running, command));
+    boot::stop(&config)?;
+    // Its console is of use only when something went wrong with the VM itself.
+    if result.is_ok() {
+        let _ = fs::remove_dir_all(&config.folder);
+    }
+    result
+}
+
+/// Shows what the VM's console has said, and with `follow` what it says until it ends.
+///
+/// # Errors
+/// When the VM was never started.
+pub(crate) fn console(config: &Config, follow: bool) -> Result<()> {
+    let path = boot::console(&config.folder);
+    let mut file = fs::File::open(&path).map_err(|error| {
+        Error::new(format!(
+            "no console of VM '{}' yet ({}: {error})",
+            config.name,
+            path.display()
+        ))
+    })?;
+    loop {
+        let mut new = Vec::new();
+        let failed = || format!("cannot read {}", path.display());
+        let before = file.stream_position().context(failed)?;
+        file.read_to_end(&mut new).context(failed)?;
+        std::io::stdout()
+            .write_all(&new)
+            .context(|| "cannot write the console's text".to_owned())?;
+        let grew = file.stream_position().context(failed)? > before;
+        if !follow || (!grew && !is_up(config)) {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
