@@ -53,6 +53,10 @@ bitflags! {
 }
 
 /// Defines a newtype over a C enum: known values have names, unknown ones stay what they are.
+///
+/// Used by the crates of this workspace only; not part of the public interface.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! open_enum {
     ($(#[$meta:meta])* $name:ident($repr:ty) { $($(#[$vmeta:meta])* $value:ident = $raw:expr, $text:literal;)* }) => {
         $(#[$meta])*
@@ -99,4 +103,4 @@ macro_rules! open_enum {
         }
     };
 }
-pub(crate) use open_enum;
+pub(crate) use crate::open_enum;

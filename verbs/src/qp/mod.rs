@@ -124,6 +124,15 @@ impl QueuePair {
         Ok(())
     }
 
+    /// Records a state that the kernel brought the queue pair to by itself, as it does on iWARP.
+    ///
+    /// # Safety
+    /// - The queue pair is in that state: a send posted before RTS may be carried out much later,
+    ///   when its memory is no longer what it was.
+    pub unsafe fn record_state(&self, state: QpState) {
+        self.state.store(state.raw(), Ordering::Release);
+    }
+
     /// Ends all work: what is posted completes as flushed, and nothing is accepted from the peer.
     ///
     /// # Errors

@@ -1,0 +1,371 @@
+//! A connection from the first message of the handshake to its end.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use verbs::{Deadline, QpState, QueuePair, TransportType, sys};
+
+use crate::channel::EventChannel;
+use crate::error::Error;
+use crate::event::{Event, EventKind, RejectReason};
+use crate::id::{Id, check};
+use crate::params::ConnParams;
+
+/// Who asked for the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Active,
+    Passive,
+}
+
+/// Where a connection stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ConnectionState {
+    /// The handshake is under way.
+    Connecting = 0,
+    /// Data can flow.
+    Established = 1,
+    /// Over: the queue pair is in the error state, and what was posted is flushed.
+    Closed = 2,
+}
+
+/// What happened to a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConnectionEvent {
+    /// Data can flow. On the active side with the private data of the acceptance (on InfiniBand and
+    /// RoCE always 196 bytes, padded with zeros), on the passive side with none.
+    Established {
+        /// The bytes.
+        private_data: Vec<u8>,
+    },
+    /// One of the sides ended the connection.
+    Disconnected,
+    /// The peer refused.
+    Rejected {
+        /// Why.
+        reason: RejectReason,
+        /// The bytes that came with it (on InfiniBand and RoCE always 148, padded with zeros).
+        private_data: Vec<u8>,
+    },
+    /// The peer's machine does not answer. In an established connection only a warning: the
+    /// neighbour's hardware address changed.
+    Unreachable {
+        /// A negative errno, or a positive code of the transport.
+        status: i32,
+    },
+    /// The handshake failed.
+    ConnectError {
+        /// A negative errno, or a positive code of the transport.
+        status: i32,
+    },
+    /// The device goes away: drop everything that belongs to it.
+    DeviceRemoved,
+    /// The queue pair's number may be used again.
+    TimewaitExit,
+    /// Any other event, which changes nothing here.
+    Other {
+        /// Its kind.
+        kind: EventKind,
+        /// 0, a negative errno, or a positive code of the transport.
+        status: i32,
+    },
+}
+
+/// A connection with its queue pair.
+///
+/// [`next_event`](Self::next_event) drives the handshake: the active side becomes connected while
+/// it takes the peer's answer from there. Dropping a connection ends it; the peer is told.
+#[derive(Debug)]
+pub struct Connection {
+    // Dropped in this order: no work for the queue pair is left when the id goes, and the channel
+    // outlives the id.
+    qp: QueuePair,
+    id: Id,
+    channel: EventChannel,
+    side: Side,
+    params: ConnParams,
+    state: AtomicU8,
+    peer: SocketAddr,
+    local: Option<SocketAddr>,
+}
+
+impl Connection {
+    pub(crate) fn new(
+        qp: QueuePair,
+        id: Id,
+        channel: EventChannel,
+        side: Side,
+        params: ConnParams,
+        peer: SocketAddr,
+        local: Option<SocketAddr>,
+    ) -> Self {
+        Self {
+            qp,
+            id,
+            channel,
+            side,
+            params,
+            state: AtomicU8::new(ConnectionState::Connecting as u8),
+            peer,
+            local,
+        }
+    }
+
+    /// Its queue pair.
+    #[inline]
+    pub fn qp(&self) -> &QueuePair {
+        &self.qp
+    }
+
+    /// The other side's address.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// This side's address.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.local
+    }
+
+    /// The parameters in force, after the peer's offer.
+    pub fn params(&self) -> &ConnParams {
+        &self.params
+    }
+
+    /// Where it stands, as far as the events taken tell.
+    pub fn state(&self) -> ConnectionState {
+        match self.state.load(Ordering::Acquire) {
+            0 => ConnectionState::Connecting,
+            1 => ConnectionState::Established,
+            _ => ConnectionState::Closed,
+        }
+    }
+
+    fn set_state(&self, state: ConnectionState) {
+        self.state.store(state as u8, Ordering::Release);
+    }
+
+    /// The next event if there is one; never blocks.
+    ///
+    /// # Errors
+    /// The failed call.
+    pub fn try_next_event(&self) -> Result<Option<ConnectionEvent>, Error> {
+        while let Some(event) = self.channel.try_next()? {
+            if let Some(event) = self.take(&event)? {
+                return Ok(Some(event));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits for the next event.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] once the deadline has passed, or the failed call.
+    #[doc(alias = "rdma_get_cm_event")]
+    pub fn next_event(&self, deadline: Deadline) -> Result<ConnectionEvent, Error> {
+        let what = || match self.state() {
+            ConnectionState::Connecting => format!("connecting with {}", self.peer),
+            _ => format!("waiting for an event of the connection with {}", self.peer),
+        };
+        loop {
+            let event = self.channel.next(deadline, what)?;
+            if let Some(event) = self.take(&event)? {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// Waits until data can flow, and gives the private data of the acceptance.
+    ///
+    /// # Errors
+    /// [`Error::NoListener`], [`Error::Rejected`], [`Error::Unreachable`], [`Error::ConnectFailed`],
+    /// [`Error::Disconnected`], [`Error::DeviceRemoved`], or [`Error::TimedOut`].
+    pub fn wait_established(&self, deadline: Deadline) -> Result<Vec<u8>, Error> {
+        loop {
+            let event = self.next_event(deadline)?;
+            if let Some(private_data) = self.established(event)? {
+                return Ok(private_data);
+            }
+        }
+    }
+
+    /// What an event means for somebody who waits for the connection to stand: its private data
+    /// when it does, `None` to wait on.
+    ///
+    /// # Errors
+    /// As [`wait_established`](Self::wait_established).
+    pub fn established(&self, event: ConnectionEvent) -> Result<Option<Vec<u8>>, Error> {
+        let peer = self.peer;
+        match event {
+            ConnectionEvent::Established { private_data } => Ok(Some(private_data)),
+            ConnectionEvent::Rejected { reason, .. } if reason == RejectReason::NO_LISTENER => {
+                Err(Error::NoListener { peer })
+            }
+            ConnectionEvent::Rejected {
+                reason,
+                private_data,
+            } => Err(Error::Rejected {
+                peer,
+                reason,
+                private_data,
+            }),
+            ConnectionEvent::Unreachable { status } => Err(Error::Unreachable { peer, status }),
+            ConnectionEvent::ConnectError { status } => Err(Error::ConnectFailed { peer, status }),
+            ConnectionEvent::Disconnected => Err(Error::Disconnected { peer }),
+            ConnectionEvent::DeviceRemoved => Err(Error::DeviceRemoved { peer }),
+            ConnectionEvent::TimewaitExit | ConnectionEvent::Other { .. } => Ok(None),
+        }
+    }
+
+    /// Does what an event asks for; `None` when it was only a step of the handshake.
+    fn take(&self, event: &Event) -> Result<Option<ConnectionEvent>, Error> {
+        let status = event.status();
+        Ok(Some(match event.kind() {
+            EventKind::CONNECT_RESPONSE if self.side == Side::Active => {
+                let private_data = event.private_data();
+                if let Err(error) = self.confirm() {
+                    self.end();
+                    return Err(error);
+                }
+                self.set_state(ConnectionState::Established);
+                ConnectionEvent::Established { private_data }
+            }
+            EventKind::ESTABLISHED => {
+                if self.state() == ConnectionState::Established {
+                    return Ok(None);
+                }
+                self.note_iwarp_ready();
+                self.set_state(ConnectionState::Established);
+                ConnectionEvent::Established {
+                    private_data: event.private_data(),
+                }
+            }
+            EventKind::DISCONNECTED => {
+                self.end();
+                ConnectionEvent::Disconnected
+            }
+            EventKind::REJECTED => {
+                self.end();
+                ConnectionEvent::Rejected {
+                    reason: RejectReason::from_raw(status),
+                    private_data: event.private_data(),
+                }
+            }
+            EventKind::CONNECT_ERROR => {
+                self.end();
+                ConnectionEvent::ConnectError { status }
+            }
+            EventKind::UNREACHABLE => {
+                if self.state() == ConnectionState::Connecting {
+                    self.end();
+                }
+                ConnectionEvent::Unreachable { status }
+            }
+            EventKind::DEVICE_REMOVAL => {
+                self.end();
+                ConnectionEvent::DeviceRemoved
+            }
+            EventKind::TIMEWAIT_EXIT => ConnectionEvent::TimewaitExit,
+            kind => ConnectionEvent::Other { kind, status },
+        }))
+    }
+
+    /// The active side's last step: the queue pair is ours, so librdmacm leaves this to us.
+    fn confirm(&self) -> Result<(), Error> {
+        let verb = "rdma_establish";
+        self.id.ready_qp(&self.qp, &self.params)?;
+        // SAFETY: the id is live and has got the peer's answer.
+        let ret = unsafe { sys::rdma_establish(self.id.raw()) };
+        Ok(check(verb, ret)?)
+    }
+
+    /// On iWARP the kernel brings the queue pair to RTS itself.
+    fn note_iwarp_ready(&self) {
+        if self.qp.context().transport() == TransportType::IWARP {
+            // SAFETY: ESTABLISHED on iWARP comes after the kernel has brought the queue pair to RTS.
+            unsafe { self.qp.record_state(QpState::RTS) };
+        }
+    }
+
+    /// Flushes what is posted: neither kernel nor librdmacm does it for a queue pair of ours.
+    fn end(&self) {
+        self.set_state(ConnectionState::Closed);
+        if self.qp.state() != QpState::ERR
+            && let Err(error) = self.qp.set_error()
+        {
+            tracing::debug!(%error, "queue pair of an ended connection");
+        }
+    }
+
+    /// Tells the connection manager that the peer's data has come, although its last message of
+    /// the handshake has not: [`ConnectionEvent::Established`] then follows.
+    ///
+    /// Does nothing unless this is the passive side and the handshake is under way.
+    ///
+    /// # Errors
+    /// The failed call; EISCONN and EINVAL, which only say that the message has come by now, are no
+    /// failure.
+    #[doc(alias = "rdma_notify")]
+    pub fn notify_received(&self) -> Result<(), Error> {
+        let verb = "rdma_notify";
+        if self.side == Side::Active || self.state() != ConnectionState::Connecting {
+            return Ok(());
+        }
+        self.id.origin().check(verb)?;
+        let event = sys::ibv_event_type::IBV_EVENT_COMM_EST;
+        // SAFETY: the id is live.
+        let ret = unsafe { sys::rdma_notify(self.id.raw(), event) };
+        match check(verb, ret) {
+            Err(error) if !matches!(error.errno(), Some(libc::EISCONN | libc::EINVAL)) => {
+                Err(error.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends the connection: what is posted is flushed, and the peer is told. Does not wait for the
+    /// peer's answer, which comes as [`ConnectionEvent::Disconnected`]. May be called again, and
+    /// after the peer has disconnected, without effect.
+    ///
+    /// # Errors
+    /// The failed call.
+    #[doc(alias = "rdma_disconnect")]
+    pub fn disconnect(&self) -> Result<(), Error> {
+        let verb = "rdma_disconnect";
+        self.id.origin().check(verb)?;
+        self.end();
+        // SAFETY: the id is live and a connection was at least begun.
+        let ret = unsafe { sys::rdma_disconnect(self.id.raw()) };
+        match check(verb, ret) {
+            // There is no connection any more, or not yet: nothing to end.
+            Err(error) if !matches!(error.errno(), Some(libc::EINVAL | libc::ENOTCONN)) => {
+                Err(error.into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn send_and_sync<T: Send + Sync>() {}
+
+    #[test]
+    fn connections_may_move_between_threads() {
+        send_and_sync::<Connection>();
+        send_and_sync::<crate::Listener>();
+        send_and_sync::<crate::Resolved>();
+    }
+}

@@ -1,0 +1,119 @@
+//! Which RDMA devices there are, and which of them an address belongs to.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use verbs::{Context, Deadline, sys};
+
+use crate::channel::EventChannel;
+use crate::connect::{ConnectOptions, Resolving};
+use crate::error::Error;
+use crate::id::Id;
+
+/// The contexts of librdmacm that were met so far.
+///
+/// librdmacm closes the context of a vanished device and frees its own protection domain with the
+/// last id of a device. A list from `rdma_get_devices` that is never freed keeps both from
+/// happening under our objects; it is taken again only when a new device appears.
+static KNOWN: Mutex<Vec<Context>> = Mutex::new(Vec::new());
+
+/// The handle for a context of librdmacm.
+pub(crate) fn context_of(raw: NonNull<sys::ibv_context>) -> Result<Context, Error> {
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let find = |known: &[Context]| known.iter().find(|c| c.as_raw() == raw.as_ptr()).cloned();
+    if let Some(context) = find(&known) {
+        return Ok(context);
+    }
+    learn(&mut known)?;
+    find(&known).ok_or_else(|| {
+        verbs::Error::refused(
+            "rdma_get_devices",
+            verbs::ErrorKind::NoDevice,
+            "the device of the id is not among the RDMA devices",
+        )
+        .into()
+    })
+}
+
+/// Every RDMA device that the connection manager can use.
+///
+/// # Errors
+/// [`Error::NoConnectionManager`] when the kernel's part is not loaded, and
+/// [`verbs::ErrorKind::NoDevice`] when there is no device.
+#[doc(alias = "rdma_get_devices")]
+pub fn devices() -> Result<Vec<Context>, Error> {
+    crate::channel::check_connection_manager()?;
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    learn(&mut known)
+}
+
+/// Pins all devices, adds the new ones to `known`, and returns those that are there now.
+fn learn(known: &mut Vec<Context>) -> Result<Vec<Context>, Error> {
+    let mut count = 0;
+    // SAFETY: `count` is a valid place.
+    let list = unsafe { sys::rdma_get_devices(&mut count) };
+    let count = usize::try_from(count).unwrap_or(0);
+    if list.is_null() || count == 0 {
+        if !list.is_null() {
+            // SAFETY: an empty list pins nothing and may be freed.
+            unsafe { sys::rdma_free_devices(list) };
+        }
+        return Err(verbs::Error::refused(
+            "rdma_get_devices",
+            verbs::ErrorKind::NoDevice,
+            "this machine has no RDMA device",
+        )
+        .with_hint(
+            "add a software device: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0",
+        )
+        .into());
+    }
+    // SAFETY: the library gave `count` pointers.
+    let raws = unsafe { std::slice::from_raw_parts(list, count) };
+    let mut present = Vec::with_capacity(count);
+    let mut pinned_new = false;
+    for raw in raws.iter().filter_map(|raw| NonNull::new(*raw)) {
+        let context = match known.iter().find(|c| c.as_raw() == raw.as_ptr()) {
+            Some(context) => context.clone(),
+            None => {
+                // SAFETY: the list, which is not freed once it names a new device, keeps the
+                // context open for the rest of the process.
+                let context = unsafe { Context::from_raw(raw, Arc::new(())) }?;
+                pinned_new = true;
+                known.push(context.clone());
+                context
+            }
+        };
+        present.push(context);
+    }
+    if !pinned_new {
+        // SAFETY: an earlier list pins the same devices, and nothing refers to this one.
+        unsafe { sys::rdma_free_devices(list) };
+    }
+    Ok(present)
+}
+
+/// The device that has the local address `ip`.
+///
+/// # Errors
+/// [`Error::NoSuchAddress`] when no RDMA device has it; a wildcard or loopback address never does.
+#[doc(alias = "rdma_bind_addr")]
+pub fn device_of_local(ip: IpAddr) -> Result<Context, Error> {
+    let addr = SocketAddr::new(ip, 0);
+    let channel = EventChannel::new()?;
+    let id = Id::new(&channel)?;
+    id.bind(addr)?;
+    id.context()?.ok_or(Error::NoSuchAddress { addr })
+}
+
+/// The device that leads to `peer`.
+///
+/// # Errors
+/// [`Error::AddressNotResolved`] or [`Error::RouteNotResolved`] when none does,
+/// [`Error::TimedOut`] once the deadline has passed.
+#[doc(alias = "rdma_resolve_addr")]
+pub fn device_of_remote(peer: SocketAddr, deadline: Deadline) -> Result<Context, Error> {
+    let resolved = Resolving::start(peer, &ConnectOptions::default(), deadline)?.wait()?;
+    Ok(resolved.context().clone())
+}

@@ -1,0 +1,142 @@
+//! What can go wrong on the way to a connection.
+
+use std::net::SocketAddr;
+
+use verbs::ErrnoText;
+
+use crate::event::RejectReason;
+
+/// A step of connection management that failed.
+///
+/// `Display` gives one sentence without a line break; [`hint`](Self::hint) adds advice.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A call of librdmacm or libibverbs failed.
+    #[error(transparent)]
+    Call(#[from] verbs::Error),
+    /// The connection manager's device file cannot be used.
+    #[error("cannot open {path}: {}", ErrnoText(*.errno))]
+    NoConnectionManager {
+        /// The file.
+        path: &'static str,
+        /// The positive errno.
+        errno: i32,
+    },
+    /// No RDMA device leads to the address, or the neighbour does not answer.
+    #[error("cannot resolve {peer} on an RDMA device: {}", ErrnoText(*.errno))]
+    AddressNotResolved {
+        /// The address asked for.
+        peer: SocketAddr,
+        /// The positive errno.
+        errno: i32,
+    },
+    /// There is a device, but no route through it.
+    #[error("no route to {peer} over RDMA: {}", ErrnoText(*.errno))]
+    RouteNotResolved {
+        /// The address asked for.
+        peer: SocketAddr,
+        /// The positive errno.
+        errno: i32,
+    },
+    /// No RDMA device has the local address.
+    #[error("{addr} is not an address of an RDMA device of this machine")]
+    NoSuchAddress {
+        /// The address asked for.
+        addr: SocketAddr,
+    },
+    /// The peer's machine answers, but nobody listens on the port.
+    #[error("no listener at {peer}")]
+    NoListener {
+        /// The address asked for.
+        peer: SocketAddr,
+    },
+    /// The peer refused.
+    #[error("{peer} rejected the connection: {reason}")]
+    Rejected {
+        /// The address asked for.
+        peer: SocketAddr,
+        /// Why.
+        reason: RejectReason,
+        /// The bytes that came with the refusal: up to 148 on InfiniBand and RoCE, padded with zeros.
+        private_data: Vec<u8>,
+    },
+    /// The peer's machine does not answer.
+    #[error("{peer} is unreachable: it does not answer (status {status})")]
+    Unreachable {
+        /// The address asked for.
+        peer: SocketAddr,
+        /// The status of the event: a negative errno, or a positive code of the transport.
+        status: i32,
+    },
+    /// The handshake failed after it had begun.
+    #[error("the connection with {peer} failed during set-up (status {status})")]
+    ConnectFailed {
+        /// The address of the other side.
+        peer: SocketAddr,
+        /// The status of the event: a negative errno, or a positive code of the transport.
+        status: i32,
+    },
+    /// The connection ended.
+    #[error("the connection with {peer} is closed")]
+    Disconnected {
+        /// The address of the other side.
+        peer: SocketAddr,
+    },
+    /// The RDMA device was removed.
+    #[error("the RDMA device of the connection with {peer} was removed")]
+    DeviceRemoved {
+        /// The address of the other side, or the own one of a listener.
+        peer: SocketAddr,
+    },
+    /// The deadline passed first.
+    #[error("timed out {what}")]
+    TimedOut {
+        /// What was waited for, as the end of the sentence.
+        what: String,
+    },
+    /// More private data than the message has room for.
+    #[error("{given} bytes of private data do not fit into a {message}, which takes {max}")]
+    PrivateDataTooLong {
+        /// Which message.
+        message: &'static str,
+        /// How many bytes were given.
+        given: usize,
+        /// How many it takes.
+        max: usize,
+    },
+}
+
+impl Error {
+    /// What to try, where that is known.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Call(error) => return error.hint().map(str::to_owned),
+            Self::NoConnectionManager { errno, .. } if *errno == libc::ENOENT => {
+                "load the module rdma_ucm (modprobe rdma_ucm)".to_owned()
+            }
+            Self::NoConnectionManager { path, .. } => {
+                format!("give this user read and write permission on {path}")
+            }
+            Self::AddressNotResolved { peer, .. } => format!(
+                "check that {} is an address of a machine reached through an RDMA interface \
+                 (rdma link); a loopback address has none",
+                peer.ip()
+            ),
+            Self::NoSuchAddress { .. } => {
+                "the command `rdma link` shows the RDMA devices and their interfaces, `ip addr` \
+                 the addresses of those; a loopback address has no device"
+                    .to_owned()
+            }
+            Self::NoListener { .. } => {
+                "start the server first, or check the port; RDMA ports are apart from TCP ports"
+                    .to_owned()
+            }
+            Self::Unreachable { .. } => {
+                "check the cable, the address and, on RoCE, that UDP port 4791 is not filtered"
+                    .to_owned()
+            }
+            _ => return None,
+        })
+    }
+}

@@ -1,0 +1,321 @@
+//! The passive side: listening, and what to do with a request.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr;
+
+use verbs::{Context, Deadline, QpState, QueuePair, TransportType, sys};
+
+use crate::channel::EventChannel;
+use crate::connection::{Connection, Side};
+use crate::error::Error;
+use crate::event::EventKind;
+use crate::id::{Id, check};
+use crate::params::{ConnParams, IdOptions, Message};
+
+/// How to listen.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ListenOptions {
+    /// Options of the id.
+    pub id: IdOptions,
+    /// How many requests may wait; 0, the default, means the system's maximum
+    /// (`net.rdma_ucm.max_backlog`, usually 1024).
+    pub backlog: u16,
+}
+
+/// A port that peers can connect to. Dropping it rejects the requests that wait.
+#[derive(Debug)]
+pub struct Listener {
+    id: Id,
+    channel: EventChannel,
+    local: SocketAddr,
+}
+
+impl Listener {
+    /// Listens at `addr`. A wildcard address listens on every device; port 0 lets the system choose.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchAddress`] when no RDMA device has the address, or the failed call, with advice
+    /// when the port is taken (EADDRINUSE) or needs a privilege (EACCES).
+    #[doc(alias = "rdma_listen")]
+    #[doc(alias = "rdma_bind_addr")]
+    pub fn bind(addr: SocketAddr, options: &ListenOptions) -> Result<Self, Error> {
+        let verb = "rdma_listen";
+        let channel = EventChannel::new()?;
+        let id = Id::new(&channel)?;
+        id.set_options(&options.id)?;
+        id.bind(addr)?;
+        // SAFETY: the id is live and bound.
+        let ret = unsafe { sys::rdma_listen(id.raw(), options.backlog.into()) };
+        check(verb, ret).map_err(|error| {
+            let in_use = error.errno() == Some(libc::EADDRINUSE);
+            let error = error.with_detail(format!("address {addr}"));
+            if in_use {
+                error.with_hint("another listener has this port: end it, or take another port")
+            } else {
+                error
+            }
+        })?;
+        // A listener's own addresses are not rewritten by events.
+        let local = id.addresses().0.unwrap_or(addr);
+        Ok(Self { id, channel, local })
+    }
+
+    /// The address it listens at, with the port that the system chose.
+    #[doc(alias = "rdma_get_src_port")]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The next request if there is one; never blocks.
+    ///
+    /// # Errors
+    /// [`Error::DeviceRemoved`], or the failed call.
+    pub fn try_next_request(&self) -> Result<Option<Request>, Error> {
+        while let Some(event) = self.channel.try_next()? {
+            if let Some(request) = self.request(event)? {
+                return Ok(Some(request));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits for the next request.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] once the deadline has passed, otherwise as
+    /// [`try_next_request`](Self::try_next_request).
+    pub fn next_request(&self, deadline: Deadline) -> Result<Request, Error> {
+        let what = || format!("waiting for a connection request at {}", self.local);
+        loop {
+            let event = self.channel.next(deadline, what)?;
+            if let Some(request) = self.request(event)? {
+                return Ok(request);
+            }
+        }
+    }
+
+    fn request(&self, mut event: crate::event::Event) -> Result<Option<Request>, Error> {
+        let kind = event.kind();
+        if kind == EventKind::DEVICE_REMOVAL && event.id().is(&self.id) {
+            return Err(Error::DeviceRemoved { peer: self.local });
+        }
+        let Some(incoming) = event.take_incoming() else {
+            tracing::debug!(%kind, status = event.status(), "event ignored while listening");
+            return Ok(None);
+        };
+        let private_data = event.private_data();
+        let offer = event.conn_param();
+        // The kernel gives the peer's offer from our point of view.
+        let (responder_resources, initiator_depth) =
+            (offer.responder_resources, offer.initiator_depth);
+        // The event is accounted to the listener and done with; nothing below refers to it.
+        drop(event);
+        // A new id gets no event before it is accepted, so its fields stand still.
+        let Some(context) = incoming.id().context()? else {
+            return Ok(None);
+        };
+        let (local, peer) = incoming.id().addresses();
+        let Some(peer) = peer else {
+            return Ok(None);
+        };
+        Ok(Some(Request {
+            incoming,
+            context,
+            private_data,
+            responder_resources,
+            initiator_depth,
+            peer,
+            local,
+        }))
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+/// The id that came with a request. Dropped undecided, it rejects the request.
+#[derive(Debug)]
+pub(crate) struct IncomingId(Option<Id>);
+
+impl IncomingId {
+    pub(crate) fn new(id: Id) -> Self {
+        Self(Some(id))
+    }
+
+    fn id(&self) -> &Id {
+        self.0.as_ref().expect("taken only by value")
+    }
+
+    /// The id, no longer rejected on drop.
+    fn into_id(mut self) -> Id {
+        self.0.take().expect("taken only by value")
+    }
+
+    fn reject(&self, private_data: &[u8]) -> Result<(), Error> {
+        let verb = "rdma_reject";
+        let id = self.id();
+        id.origin().check(verb)?;
+        let data = if private_data.is_empty() {
+            ptr::null()
+        } else {
+            private_data.as_ptr().cast()
+        };
+        let len = u8::try_from(private_data.len()).unwrap_or(u8::MAX);
+        // SAFETY: the id is live and came with a request; the data is live.
+        let ret = unsafe { sys::rdma_reject(id.raw(), data, len) };
+        Ok(check(verb, ret)?)
+    }
+}
+
+impl Drop for IncomingId {
+    fn drop(&mut self) {
+        if self.0.is_some()
+            && let Err(error) = self.reject(&[])
+        {
+            // The peer gave up, or the device is gone; destroying the id says no as well.
+            tracing::debug!(%error, "undecided request");
+        }
+    }
+}
+
+/// Somebody wants to connect. Dropped undecided, the request is rejected.
+#[derive(Debug)]
+#[must_use = "dropping it rejects the request"]
+pub struct Request {
+    incoming: IncomingId,
+    context: Context,
+    private_data: Vec<u8>,
+    responder_resources: u8,
+    initiator_depth: u8,
+    peer: SocketAddr,
+    local: Option<SocketAddr>,
+}
+
+impl Request {
+    /// The device that the request came in on; the queue pair must be of it.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// The private data of the request. On InfiniBand and RoCE always 56 bytes, padded with zeros,
+    /// whatever the peer sent.
+    pub fn private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+
+    /// Who asks.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// The local address asked for.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.local
+    }
+
+    /// Reads and atomics that the peer wants in flight towards us.
+    pub fn responder_resources(&self) -> u8 {
+        self.responder_resources
+    }
+
+    /// Reads and atomics that the peer lets us have in flight.
+    pub fn initiator_depth(&self) -> u8 {
+        self.initiator_depth
+    }
+
+    /// Brings a new queue pair to INIT, so that receives can be posted before accepting.
+    ///
+    /// # Errors
+    /// The failed call.
+    pub fn init_qp(&self, qp: &QueuePair) -> Result<(), Error> {
+        self.incoming.id().init_qp(qp)
+    }
+
+    /// Accepts with `qp`, which [`init_qp`](Self::init_qp) has prepared.
+    ///
+    /// Returns at once; [`Connection::wait_established`] waits until the peer has confirmed. On
+    /// failure the request is rejected.
+    ///
+    /// # Errors
+    /// [`Error::PrivateDataTooLong`] above 196 bytes (iWARP 255), or the failed call.
+    #[doc(alias = "rdma_accept")]
+    #[doc(alias = "rdma_migrate_id")]
+    pub fn accept(
+        self,
+        qp: QueuePair,
+        params: &ConnParams,
+        private_data: &[u8],
+    ) -> Result<Connection, Error> {
+        let verb = "rdma_accept";
+        let transport = self.context.transport();
+        check_queue_pair(&qp, &self.context, verb)?;
+        Message::Accept.check_private_data(transport, private_data)?;
+        let limits = self.context.attributes();
+        let params = params.limited(
+            self.responder_resources.min(limits.max_qp_rd_atom()),
+            self.initiator_depth.min(limits.max_qp_init_rd_atom()),
+        );
+        let channel = EventChannel::new()?;
+        let id = self.incoming.id();
+        // Before accepting: afterwards ESTABLISHED could be taken from the listener's channel.
+        id.migrate(&channel)?;
+        if transport != TransportType::IWARP {
+            id.ready_qp(&qp, &params)?;
+        }
+        let mut c = params.to_c(qp.number(), private_data);
+        id.origin().check(verb)?;
+        // SAFETY: the id came with a request and has a device, parameters and private data are
+        // live; the queue pair is named by its number, as the id has none of its own.
+        let ret = unsafe { sys::rdma_accept(id.raw(), &mut c) };
+        check(verb, ret).map_err(|e| e.with_detail(format!("peer {}", self.peer)))?;
+        Ok(Connection::new(
+            qp,
+            self.incoming.into_id(),
+            channel,
+            Side::Passive,
+            params,
+            self.peer,
+            self.local,
+        ))
+    }
+
+    /// Says no, with up to 148 bytes (iWARP 255) for the peer to read.
+    ///
+    /// # Errors
+    /// [`Error::PrivateDataTooLong`], or the failed call. The request is gone either way.
+    #[doc(alias = "rdma_reject")]
+    pub fn reject(self, private_data: &[u8]) -> Result<(), Error> {
+        Message::Reject.check_private_data(self.context.transport(), private_data)?;
+        self.incoming.reject(private_data)?;
+        drop(self.incoming.into_id());
+        Ok(())
+    }
+}
+
+/// A queue pair must be handed over in INIT, and be of the device that the connection goes through.
+pub(crate) fn check_queue_pair(
+    qp: &QueuePair,
+    context: &Context,
+    verb: &'static str,
+) -> Result<(), Error> {
+    let wrong = if qp.state() != QpState::INIT {
+        format!(
+            "the queue pair is in state {}, not INIT; call init_qp first",
+            qp.state()
+        )
+    } else if qp.context() != context {
+        format!(
+            "the queue pair is of device {}, the connection goes through {}",
+            qp.context().name(),
+            context.name()
+        )
+    } else {
+        return Ok(());
+    };
+    Err(verbs::Error::refused(verb, verbs::ErrorKind::InvalidArgument, wrong).into())
+}
