@@ -1,0 +1,5 @@
+//! The numbers that a report prints.
+
+mod summary;
+
+pub use summary::Summary;
