@@ -96,6 +96,9 @@ enum DeviceAction {
     Down,
     /// Run a command where the device is: here, or in the VM
     Exec {
+        /// As root (in the VM it always is)
+        #[arg(long)]
+        root: bool,
         /// The command and its arguments
         #[arg(last = true, required = true, value_name = "CMD")]
         command: Vec<OsString>,
@@ -137,9 +140,16 @@ impl Cli {
         match self.command {
             Command::Device { action } => match action {
                 DeviceAction::Status => device::status(),
-                DeviceAction::Up => device::up().map(|_| ExitCode::SUCCESS),
+                DeviceAction::Up => device::up(device::Rights::User).map(|_| ExitCode::SUCCESS),
                 DeviceAction::Down => device::down().map(done),
-                DeviceAction::Exec { command } => device::exec(&command),
+                DeviceAction::Exec { root, command } => device::exec(
+                    &command,
+                    if root {
+                        device::Rights::Root
+                    } else {
+                        device::Rights::User
+                    },
+                ),
             },
             Command::Vm { name, action } => {
                 let config = vm::Config::from_environment(name)?;

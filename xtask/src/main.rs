@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use clap::Parser;
 
 mod bindings;
+#[cfg(test)]
+mod ci_files;
 mod cli;
 mod device;
 mod error;

@@ -39,6 +39,8 @@ impl Wish {
 pub(crate) struct Facts {
     /// The ports that the kernel shows.
     pub(crate) ports: Vec<Port>,
+    /// Why what is to run may not run on this machine, if so.
+    pub(crate) rights: std::result::Result<(), String>,
     /// Why the device nodes cannot be used, if so.
     pub(crate) nodes: std::result::Result<(), String>,
     /// Why no SoftRoCE device can be made, if so.
@@ -70,7 +72,9 @@ impl Ladder {
         let not_wished = |what: &str| Err(format!("RDMA_RUST_DEVICE asks for {what}"));
         let on_host = |rung: std::result::Result<Rung, String>| match wish {
             Wish::Vm => not_wished("the VM"),
-            Wish::Auto | Wish::Host => rung,
+            Wish::Auto => facts.rights.clone().and(rung),
+            // Then what lacks a right fails for itself, by name.
+            Wish::Host => rung,
         };
         let vm = match wish {
             Wish::Host => not_wished("a device on this machine"),
@@ -161,6 +165,7 @@ mod tests {
     fn facts(sys: &FakeSys) -> Facts {
         Facts {
             ports: sysfs::ports(sys.root()).unwrap(),
+            rights: Ok(()),
             nodes: Ok(()),
             creation: no("not root"),
             vm: Ok(()),
@@ -209,6 +214,17 @@ mod tests {
         assert_eq!(best(&facts, Wish::Auto), Some(Rung::Vm));
         facts.creation = Ok(());
         assert_eq!(best(&facts, Wish::Auto), Some(Rung::Create));
+    }
+
+    #[test]
+    fn without_the_rights_that_tests_need_they_run_in_the_vm() {
+        let sys = FakeSys::new("ladder-rights");
+        sys.port("rxe0", 1, "4: ACTIVE", &[V4_GID]);
+        let mut facts = facts(&sys);
+        facts.rights = no("that needs root");
+        assert_eq!(best(&facts, Wish::Auto), Some(Rung::Vm));
+        let address = "192.0.2.1".parse().unwrap();
+        assert_eq!(best(&facts, Wish::Host), Some(Rung::Existing(address)));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use rustix::fs::Access;
@@ -21,10 +21,20 @@ use crate::packages::{self, Privilege};
 use crate::process;
 use crate::report;
 use crate::vm;
+use crate::workspace;
 use ladder::{Facts, Ladder, Rung, Wish};
 
 /// Tells what runs on the device which address it has.
 const ADDRESS_VARIABLE: &str = "RPMA_TEST_ADDRESS";
+
+/// As whom something runs on the device. In the VM that is always root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rights {
+    /// As this user.
+    User,
+    /// As root: the tests cut links, lift limits and make devices.
+    Root,
+}
 
 /// Where a device is that can be used now.
 #[derive(Debug)]
@@ -50,31 +60,37 @@ impl Place {
     ///
     /// # Errors
     /// When the copy cannot be made.
-    pub(crate) fn runner(&self) -> Result<Vec<OsString>> {
-        let (folder, words) = match self {
-            Self::Host(_) => (crate::workspace::cache_dir()?, ["device", "exec", "--"]),
-            Self::Vm(config) => (config.folder.clone(), ["vm", "exec", "--"]),
+    pub(crate) fn runner(&self, rights: Rights) -> Result<Vec<OsString>> {
+        let (copy, words): (_, &[&str]) = match (self, rights) {
+            (Self::Vm(config), _) => (config.folder.join("runner"), &["vm", "exec", "--"]),
+            (Self::Host(_), Rights::User) => (host_runner(), &["device", "exec", "--"]),
+            (Self::Host(_), Rights::Root) => (host_runner(), &["device", "exec", "--root", "--"]),
         };
-        std::fs::create_dir_all(&folder).context(|| format!("cannot make {}", folder.display()))?;
-        let program = vm::copy_of_this_program(&folder.join("runner"))?;
+        let program = vm::copy_of_this_program(&copy)?;
         Ok(std::iter::once(program.into_os_string())
-            .chain(words.map(OsString::from))
+            .chain(words.iter().map(OsString::from))
             .collect())
     }
 
-    /// A command that runs `program` where the device is.
+    /// A command that runs `program` where the device is, as this user.
     ///
     /// # Errors
     /// As [`Place::runner`].
     pub(crate) fn command(&self, program: &Path) -> Result<Command> {
-        let runner = self.runner()?;
+        let runner = self.runner(Rights::User)?;
         let mut command = Command::new(&runner[0]);
         command
             .args(&runner[1..])
             .arg(program)
-            .env(ADDRESS_VARIABLE, self.address());
+            .env(ADDRESS_VARIABLE, self.address())
+            // The copy lies elsewhere, and must find the same VM.
+            .env("CARGO_TARGET_DIR", workspace::target_dir());
         Ok(command)
     }
+}
+
+fn host_runner() -> PathBuf {
+    workspace::target_dir().join("xtask-runner")
 }
 
 /// Says which rungs are usable, and why the others are not; exit code 1 if none is.
@@ -82,7 +98,7 @@ impl Place {
 /// # Errors
 /// When the environment asks for something unknown.
 pub(crate) fn status() -> Result<ExitCode> {
-    let ladder = Ladder::of(&facts(), wish()?);
+    let ladder = Ladder::of(&facts(Rights::User), wish()?);
     print!("{}", ladder.explain());
     let config = vm::Config::from_environment(None)?;
     if vm::is_up(&config) {
@@ -100,8 +116,8 @@ pub(crate) fn status() -> Result<ExitCode> {
 ///
 /// # Errors
 /// When no rung works: each one's reason.
-pub(crate) fn up() -> Result<Place> {
-    let ladder = Ladder::of(&facts(), wish()?);
+pub(crate) fn up(rights: Rights) -> Result<Place> {
+    let ladder = Ladder::of(&facts(rights), wish()?);
     let mut failures = Vec::new();
     for rung in ladder.usable() {
         match climb(rung) {
@@ -176,31 +192,15 @@ pub(crate) fn down() -> Result<()> {
 ///
 /// # Errors
 /// When there is no device, or the command cannot be run.
-pub(crate) fn exec(command: &[OsString]) -> Result<ExitCode> {
-    let ladder = Ladder::of(&facts(), wish()?);
+pub(crate) fn exec(command: &[OsString], rights: Rights) -> Result<ExitCode> {
+    let ladder = Ladder::of(&facts(rights), wish()?);
     match ladder.usable().next() {
-        Some(Rung::Existing(address)) => {
-            lift_memlock_limit();
-            let error = Command::new(&command[0])
-                .args(&command[1..])
-                .env(
-                    ADDRESS_VARIABLE,
-                    env::var_os(ADDRESS_VARIABLE).unwrap_or_else(|| address.to_string().into()),
-                )
-                .exec();
-            Err(Error::new(format!(
-                "cannot run {}: {error}",
-                command[0].to_string_lossy()
-            ))
-            .with_exit_code(127))
-        }
+        Some(Rung::Existing(address)) => Err(exec_here(command, rights, address)),
         Some(Rung::Vm) => {
-            let address = OsString::from(format!("{ADDRESS_VARIABLE}={}", vm::DEVICE_ADDRESS));
-            let with_address: Vec<OsString> = [OsString::from("env"), address]
-                .into_iter()
-                .chain(command.iter().map(OsString::from))
-                .collect();
-            vm::exec(&vm::Config::from_environment(None)?, &with_address)
+            let address = format!("{ADDRESS_VARIABLE}={}", vm::DEVICE_ADDRESS);
+            let mut words = vec![OsString::from("env"), OsString::from(address)];
+            words.extend(command.iter().cloned());
+            vm::exec(&vm::Config::from_environment(None)?, &words)
         }
         Some(Rung::Create) => Err(Error::new(
             "there is no RDMA device yet; run `cargo xtask device up` first",
@@ -210,6 +210,33 @@ pub(crate) fn exec(command: &[OsString]) -> Result<ExitCode> {
             ladder.explain()
         ))),
     }
+}
+
+/// Becomes the command; returns only if that fails.
+fn exec_here(command: &[OsString], rights: Rights, address: IpAddr) -> Error {
+    lift_memlock_limit();
+    let set = env::var_os(ADDRESS_VARIABLE);
+    let address = set.unwrap_or_else(|| address.to_string().into());
+    let mut to_run = match (rights, packages::privilege()) {
+        (Rights::Root, Some(Privilege::Sudo)) => {
+            let mut sudo = process::tool("sudo");
+            // sudo replaces PATH even where it keeps the environment.
+            let mut path = OsString::from("PATH=");
+            path.push(env::var_os("PATH").unwrap_or_default());
+            sudo.args(["-n", "--preserve-env", "env"])
+                .arg(path)
+                .args(command);
+            sudo
+        }
+        _ => {
+            let mut plain = Command::new(&command[0]);
+            plain.args(&command[1..]);
+            plain
+        }
+    };
+    let error = to_run.env(ADDRESS_VARIABLE, address).exec();
+    let program = to_run.get_program().to_string_lossy().into_owned();
+    Error::new(format!("cannot run {program}: {error}")).with_exit_code(127)
 }
 
 /// RDMA pins memory; the usual limit of an ordinary user is too low for the tests. Where it cannot be lifted, the tests
@@ -234,8 +261,15 @@ fn wish() -> Result<Wish> {
     Wish::parse(value.as_deref().map(OsStr::to_string_lossy).as_deref())
 }
 
-fn facts() -> Facts {
+fn facts(rights: Rights) -> Facts {
+    let rights = match rights {
+        Rights::Root if packages::privilege().is_none() => {
+            Err("the tests change networks and limits, which needs root here".to_owned())
+        }
+        Rights::User | Rights::Root => Ok(()),
+    };
     Facts {
+        rights,
         ports: sysfs::ports(Path::new("/sys")).unwrap_or_default(),
         nodes: nodes(),
         creation: host::obstacle(),

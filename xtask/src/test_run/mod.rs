@@ -43,7 +43,7 @@ struct Outcome {
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let started = Instant::now();
     packages::ensure(&[Set::Build, Set::Peers])?;
-    let place = device::up()?;
+    let place = device::up(device::Rights::Root)?;
     let minimum_file = workspace::root().join("xtask/minimum-tests.txt");
     let minimum = std::fs::read_to_string(&minimum_file)
         .context(|| "cannot read".to_owned())
@@ -57,7 +57,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     );
     let host = step("host", &host, &[], options.deadline)?;
 
-    let runner = place.runner()?;
+    let runner = place.runner(device::Rights::Root)?;
     let runner: Vec<_> = runner
         .iter()
         .map(|word| word.to_string_lossy().into_owned())
@@ -163,7 +163,7 @@ fn step(
     if std::io::stdout().is_terminal() {
         command.env("CARGO_TERM_COLOR", "always");
     }
-    let (count, failure) = run_counted(&mut command, started + deadline)?;
+    let (count, failure) = run_counted(&mut command, started + deadline, &mut std::io::stdout())?;
     let failure = failure.map(|how| format!("{name} tests: {how}"));
     report::say(format!(
         "{name} tests: {} passed, {} failed ({})",
@@ -175,7 +175,11 @@ fn step(
 }
 
 /// Runs a command to its end or the deadline, passing its standard output on and counting the summaries in it.
-fn run_counted(command: &mut Command, deadline: Instant) -> Result<(Count, Option<String>)> {
+fn run_counted(
+    command: &mut Command,
+    deadline: Instant,
+    to: &mut impl Write,
+) -> Result<(Count, Option<String>)> {
     command.stdout(Stdio::piped());
     let program = Path::new(command.get_program()).to_owned();
     let child = command
@@ -204,7 +208,7 @@ fn run_counted(command: &mut Command, deadline: Instant) -> Result<(Count, Optio
         match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(line) => {
                 // A reader that is gone does not make the tests fail.
-                let _ = std::io::stdout().write_all(&line);
+                let _ = to.write_all(&line);
                 count.add_line(&String::from_utf8_lossy(&line));
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
@@ -239,8 +243,10 @@ mod tests {
     fn summaries_in_a_commands_output_are_counted_and_its_failure_is_told() {
         let script =
             "echo 'test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured'; exit 101";
-        let (count, failure) =
-            run_counted(&mut shell(script), Instant::now() + Duration::from_secs(20)).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let mut shown = Vec::new();
+        let (count, failure) = run_counted(&mut shell(script), deadline, &mut shown).unwrap();
+        assert!(shown.starts_with(b"test result"), "passed on");
         assert_eq!((count.passed, count.failed), (2, 1));
         assert!(failure.unwrap().contains("exit code 101"));
     }
@@ -249,7 +255,8 @@ mod tests {
     fn a_run_past_its_deadline_is_killed_and_fails() {
         let started = Instant::now();
         let deadline = started + Duration::from_millis(100);
-        let (_, failure) = run_counted(&mut shell("sleep 60 & sleep 60"), deadline).unwrap();
+        let (_, failure) =
+            run_counted(&mut shell("sleep 60 & sleep 60"), deadline, &mut Vec::new()).unwrap();
         assert!(failure.unwrap().contains("deadline"));
         assert!(started.elapsed() < Duration::from_secs(20));
     }

@@ -326,6 +326,9 @@ pub(crate) fn copy_of_this_program(to: &Path) -> Result<std::path::PathBuf> {
     if own == to {
         return Ok(own);
     }
+    if let Some(folder) = to.parent() {
+        fs::create_dir_all(folder).context(failed)?;
+    }
     fs::copy(own, &staging).context(failed)?;
     fs::rename(&staging, to).context(failed)?;
     Ok(to.to_owned())
