@@ -330,6 +330,32 @@ pub struct ibv_alloc_dm_attr {
 impl ibv_dm_mask {
     pub const IBV_DM_MASK_HANDLE: ibv_dm_mask = ibv_dm_mask(1);
 }
+impl ::core::ops::BitOr<ibv_dm_mask> for ibv_dm_mask {
+    type Output = Self;
+    #[inline]
+    fn bitor(self, other: Self) -> Self {
+        ibv_dm_mask(self.0 | other.0)
+    }
+}
+impl ::core::ops::BitOrAssign for ibv_dm_mask {
+    #[inline]
+    fn bitor_assign(&mut self, rhs: ibv_dm_mask) {
+        self.0 |= rhs.0;
+    }
+}
+impl ::core::ops::BitAnd<ibv_dm_mask> for ibv_dm_mask {
+    type Output = Self;
+    #[inline]
+    fn bitand(self, other: Self) -> Self {
+        ibv_dm_mask(self.0 & other.0)
+    }
+}
+impl ::core::ops::BitAndAssign for ibv_dm_mask {
+    #[inline]
+    fn bitand_assign(&mut self, rhs: ibv_dm_mask) {
+        self.0 &= rhs.0;
+    }
+}
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ibv_dm_mask(pub ::core::ffi::c_uint);
@@ -528,6 +554,32 @@ impl ibv_rx_hash_function_flags {
     pub const IBV_RX_HASH_FUNC_TOEPLITZ: ibv_rx_hash_function_flags = ibv_rx_hash_function_flags(
         1,
     );
+}
+impl ::core::ops::BitOr<ibv_rx_hash_function_flags> for ibv_rx_hash_function_flags {
+    type Output = Self;
+    #[inline]
+    fn bitor(self, other: Self) -> Self {
+        ibv_rx_hash_function_flags(self.0 | other.0)
+    }
+}
+impl ::core::ops::BitOrAssign for ibv_rx_hash_function_flags {
+    #[inline]
+    fn bitor_assign(&mut self, rhs: ibv_rx_hash_function_flags) {
+        self.0 |= rhs.0;
+    }
+}
+impl ::core::ops::BitAnd<ibv_rx_hash_function_flags> for ibv_rx_hash_function_flags {
+    type Output = Self;
+    #[inline]
+    fn bitand(self, other: Self) -> Self {
+        ibv_rx_hash_function_flags(self.0 & other.0)
+    }
+}
+impl ::core::ops::BitAndAssign for ibv_rx_hash_function_flags {
+    #[inline]
+    fn bitand_assign(&mut self, rhs: ibv_rx_hash_function_flags) {
+        self.0 &= rhs.0;
+    }
 }
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
@@ -4045,6 +4097,32 @@ impl ibv_read_counters_flags {
         1,
     );
 }
+impl ::core::ops::BitOr<ibv_read_counters_flags> for ibv_read_counters_flags {
+    type Output = Self;
+    #[inline]
+    fn bitor(self, other: Self) -> Self {
+        ibv_read_counters_flags(self.0 | other.0)
+    }
+}
+impl ::core::ops::BitOrAssign for ibv_read_counters_flags {
+    #[inline]
+    fn bitor_assign(&mut self, rhs: ibv_read_counters_flags) {
+        self.0 |= rhs.0;
+    }
+}
+impl ::core::ops::BitAnd<ibv_read_counters_flags> for ibv_read_counters_flags {
+    type Output = Self;
+    #[inline]
+    fn bitand(self, other: Self) -> Self {
+        ibv_read_counters_flags(self.0 & other.0)
+    }
+}
+impl ::core::ops::BitAndAssign for ibv_read_counters_flags {
+    #[inline]
+    fn bitand_assign(&mut self, rhs: ibv_read_counters_flags) {
+        self.0 &= rhs.0;
+    }
+}
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ibv_read_counters_flags(pub ::core::ffi::c_uint);
@@ -5180,6 +5258,32 @@ impl rdma_cm_join_mc_attr_mask {
     pub const RDMA_CM_JOIN_MC_ATTR_RESERVED: rdma_cm_join_mc_attr_mask = rdma_cm_join_mc_attr_mask(
         4,
     );
+}
+impl ::core::ops::BitOr<rdma_cm_join_mc_attr_mask> for rdma_cm_join_mc_attr_mask {
+    type Output = Self;
+    #[inline]
+    fn bitor(self, other: Self) -> Self {
+        rdma_cm_join_mc_attr_mask(self.0 | other.0)
+    }
+}
+impl ::core::ops::BitOrAssign for rdma_cm_join_mc_attr_mask {
+    #[inline]
+    fn bitor_assign(&mut self, rhs: rdma_cm_join_mc_attr_mask) {
+        self.0 |= rhs.0;
+    }
+}
+impl ::core::ops::BitAnd<rdma_cm_join_mc_attr_mask> for rdma_cm_join_mc_attr_mask {
+    type Output = Self;
+    #[inline]
+    fn bitand(self, other: Self) -> Self {
+        rdma_cm_join_mc_attr_mask(self.0 & other.0)
+    }
+}
+impl ::core::ops::BitAndAssign for rdma_cm_join_mc_attr_mask {
+    #[inline]
+    fn bitand_assign(&mut self, rhs: rdma_cm_join_mc_attr_mask) {
+        self.0 &= rhs.0;
+    }
 }
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
