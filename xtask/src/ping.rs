@@ -2,14 +2,14 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::device;
+use crate::device::{self, Place};
 use crate::error::{Context, Error, Result};
 use crate::packages::{self, Set};
 use crate::process::{self, Guarded};
@@ -33,21 +33,18 @@ pub(crate) fn run(options: &[OsString], deadline: Duration) -> Result<ExitCode> 
     let address = place.address();
     let deadline = Instant::now() + deadline;
 
-    report::say(format!("server: rpma-ping server {address} --once"));
-    let mut server_command = place.command(&program)?;
-    server_command.args(["server", &address, "--once"]);
-    let mut server = start(server_command, "server")?;
-
     let options: Vec<OsString> = if options.is_empty() {
         DEFAULT_OPTIONS.iter().map(OsString::from).collect()
     } else {
         options.to_vec()
     };
-    let shown: Vec<_> = options.iter().map(|word| word.to_string_lossy()).collect();
-    report::say(format!("client: rpma-ping {address} {}", shown.join(" ")));
-    let mut client_command = place.command(&program)?;
-    client_command.arg(&address).args(&options);
-    let mut client = start(client_command, "client")?;
+    let mut server_words: Vec<OsString> = ["server", &address, "--once"].map(Into::into).into();
+    server_words.extend(port_words(&options));
+    let mut client_words = vec![OsString::from(&address)];
+    client_words.extend(options);
+
+    let mut server = start(&place, &program, "server", &server_words)?;
+    let mut client = start(&place, &program, "client", &client_words)?;
 
     let client_code = client.end(deadline)?;
     let server_deadline = Instant::now() + SERVER_GRACE;
@@ -121,7 +118,30 @@ struct End {
     readers: Vec<thread::JoinHandle<()>>,
 }
 
-fn start(mut command: Command, name: &'static str) -> Result<End> {
+/// The client's words for the port: the server needs the same ones.
+fn port_words(options: &[OsString]) -> Vec<OsString> {
+    let mut words = options.iter();
+    while let Some(word) = words.next() {
+        let text = word.to_string_lossy();
+        if text == "-p" || text == "--port" {
+            return std::iter::once(word).chain(words.next()).cloned().collect();
+        }
+        if text.starts_with("--port=") || (text.starts_with("-p") && !text.starts_with("--")) {
+            return vec![word.clone()];
+        }
+    }
+    Vec::new()
+}
+
+fn start(place: &Place, program: &Path, name: &'static str, words: &[OsString]) -> Result<End> {
+    let shown: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+    report::say(format!("{name}: rpma-ping {}", shown.join(" ")));
+    let mut command = place.command(program)?;
+    command.args(words);
+    spawn(command, name)
+}
+
+fn spawn(mut command: Command, name: &'static str) -> Result<End> {
     command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -206,10 +226,26 @@ mod tests {
     }
 
     #[test]
+    fn the_server_gets_the_clients_port_in_whatever_form_it_has() {
+        let words =
+            |text: &str| -> Vec<OsString> { text.split_whitespace().map(OsString::from).collect() };
+        for (client, server) in [
+            ("-c 3 -p 7000 -q", "-p 7000"),
+            ("--port 7000", "--port 7000"),
+            ("-q --port=7000", "--port=7000"),
+            ("-p7000", "-p7000"),
+            ("-c 3 --op all", ""),
+            ("-p", "-p"),
+        ] {
+            assert_eq!(port_words(&words(client)), words(server), "{client}");
+        }
+    }
+
+    #[test]
     fn an_end_that_hangs_is_killed_at_the_deadline_and_named() {
         let mut command = Command::new("sleep");
         command.arg("60");
-        let mut end = start(command, "client").unwrap();
+        let mut end = spawn(command, "client").unwrap();
         let error = end
             .end(Instant::now() + Duration::from_millis(50))
             .unwrap_err()
@@ -221,7 +257,7 @@ mod tests {
     fn an_end_that_fails_gives_its_exit_code() {
         let mut command = Command::new("sh");
         command.args(["-c", "exit 2"]);
-        let mut end = start(command, "server").unwrap();
+        let mut end = spawn(command, "server").unwrap();
         assert_eq!(
             end.end(Instant::now() + Duration::from_secs(20)).unwrap(),
             2

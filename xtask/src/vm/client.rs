@@ -37,8 +37,12 @@ pub(crate) fn exec(vm: &Running, command: &[OsString]) -> Result<ExitCode> {
     thread::spawn(move || forward_stdin(&mut writer));
     loop {
         let (kind, payload) = protocol::read_frame(&mut stream).map_err(|error| {
+            let how = match error.kind() {
+                io::ErrorKind::UnexpectedEof => "its connection ended".to_owned(),
+                _ => error.to_string(),
+            };
             lost(format!(
-                "lost the VM while '{}' ran: {error}; `cargo xtask vm console` shows its last words",
+                "lost the VM while '{}' ran: {how}; `cargo xtask vm console` shows its last words",
                 command[0].to_string_lossy()
             ))
         })?;
