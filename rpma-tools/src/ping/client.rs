@@ -41,7 +41,7 @@ pub(super) fn run(
     let mut outcome = ClientOutcome {
         peer: match (&options.target, server) {
             (_, Some(server)) => server.to_string(),
-            (Some(target), None) => format!("{}", target.host),
+            (Some(target), None) => format!("{} port {}", target.host, options.port),
             (None, None) => String::new(),
         },
         device: None,
@@ -175,15 +175,17 @@ fn part(mut link: Link, outcome: &ClientOutcome, address: SocketAddr) -> Result<
             what: "saying goodbye",
         };
         link.set_deadline(GOODBYE);
-        link.send_control(
-            &Control::Bye {
-                sent,
-                received,
-                wrong,
-            },
-            step,
-        )
-        .map_err(|error| error.into_failure(address, GOODBYE))?;
+        let goodbye = Control::Bye {
+            sent,
+            received,
+            wrong,
+        };
+        match link.send_control(&goodbye, step) {
+            // The server closes as soon as it has the goodbye, which may be before we know that
+            // it has arrived.
+            Ok(()) | Err(Broken::Closed(_)) => {}
+            Err(error) => return Err(error.into_failure(address, GOODBYE)),
+        }
     }
     link.close()
         .map_err(|error| library(format!("cannot close the connection to {address}"), &error))

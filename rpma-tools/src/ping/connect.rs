@@ -172,8 +172,8 @@ fn find_local(
             ))));
         }
     };
-    let largest = device.max_message_size();
-    if size as u64 > largest {
+    let largest = device.max_message_size().map_err(failed)?;
+    if size as u64 > u64::from(largest) {
         return Err(Attempt::Failed(
             Failure::usage(format!(
                 "the size {size} is above the largest message of the device {}, {largest} bytes",

@@ -14,7 +14,8 @@ pub(super) fn explain(failure: Failure) -> Failure {
     examine(Path::new(FILES)).unwrap_or(failure)
 }
 
-/// What is wrong with the device files in this directory; `None` when all of them can be opened.
+/// What is wrong with the device files in this directory; `None` when those of a device can be
+/// opened.
 fn examine(directory: &Path) -> Option<Failure> {
     let manager = directory.join("rdma_cm");
     if let Err(error) = open(&manager) {
@@ -31,11 +32,17 @@ fn examine(directory: &Path) -> Option<Failure> {
         let missing = io::Error::from_raw_os_error(libc::ENOENT);
         return Some(describe(&directory.join("uverbs0"), &missing, "ib_uverbs"));
     }
-    devices.iter().find_map(|device| {
-        open(device)
-            .err()
-            .map(|error| describe(device, &error, "ib_uverbs"))
-    })
+    // One that can be opened is enough; which one the address leads to is not known here.
+    let refused: Vec<_> = devices
+        .iter()
+        .map_while(|device| Some((device, open(device).err()?)))
+        .collect();
+    match refused.first() {
+        Some((device, error)) if refused.len() == devices.len() => {
+            Some(describe(device, error, "ib_uverbs"))
+        }
+        _ => None,
+    }
 }
 
 fn open(file: &Path) -> io::Result<()> {

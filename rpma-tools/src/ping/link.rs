@@ -166,13 +166,13 @@ impl Link {
     }
 
     /// Posts the receive of control frame number `place`.
-    pub(super) fn post_control_in(&self, place: usize) -> rpma::Result<()> {
+    pub(super) fn post_control_in(&self, place: usize) -> Result<(), rpma::Error> {
         let (span, tag) = self.mailbox.control_in(place)?;
         self.connection.recv(span, tag.op_context())
     }
 
     /// Posts the receive of a message's data.
-    pub(super) fn post_data_in(&self) -> rpma::Result<()> {
+    pub(super) fn post_data_in(&self) -> Result<(), rpma::Error> {
         self.connection
             .recv(self.mailbox.data_in().span()?, Tag::DATA_IN.op_context())
     }
@@ -209,7 +209,7 @@ impl Link {
     }
 
     /// Disconnects and closes the connection, before the memory goes.
-    pub(super) fn close(self) -> rpma::Result<()> {
+    pub(super) fn close(self) -> Result<(), rpma::Error> {
         self.connection.close()
     }
 

@@ -1,6 +1,8 @@
 //! The memory for messages: places for control frames and for the data of a message each way.
 
-use rpma::{LocalRegion, Peer, Result, Span, Usage};
+use std::ops::Range;
+
+use rpma::{Error, LocalRegion, Peer, Span, Usage};
 
 use super::link::Tag;
 use super::window::Window;
@@ -23,17 +25,16 @@ pub(super) struct Mailbox {
 
 impl Mailbox {
     /// Memory for messages of `size` bytes.
-    pub(super) fn new(peer: &Peer, size: usize) -> Result<Self> {
+    pub(super) fn new(peer: &Peer, size: usize) -> Result<Self, Error> {
         let len = DATA + 2 * size.next_multiple_of(PLACE);
         let region = LocalRegion::alloc(peer, len, Usage::SEND | Usage::RECV)?;
         Ok(Self { region, size })
     }
 
     /// Where control frame number `place` arrives, and the tag of its completion.
-    pub(super) fn control_in(&self, place: usize) -> Result<(Span<'_>, Tag)> {
-        let start = place * PLACE;
+    pub(super) fn control_in(&self, place: usize) -> Result<(Span<'_>, Tag), Error> {
         Ok((
-            self.region.span(start..start + CONTROL_LEN)?,
+            self.region.span(frame_at(place * PLACE))?,
             Tag::control_in(place),
         ))
     }
@@ -53,9 +54,9 @@ impl Mailbox {
     }
 
     /// Puts a control frame into its place and gives the span to send.
-    pub(super) fn control_out(&self, control: &Control) -> Result<Span<'_>> {
+    pub(super) fn control_out(&self, control: &Control) -> Result<Span<'_>, Error> {
         self.region.store(OUT, &control.encode())?;
-        self.region.span(OUT..OUT + CONTROL_LEN)
+        self.region.span(frame_at(OUT))
     }
 
     /// Reads the control frame of `len` bytes that has arrived at `place`.
@@ -63,10 +64,15 @@ impl Mailbox {
         &self,
         place: usize,
         len: u32,
-    ) -> Result<std::result::Result<Control, WireError>> {
+    ) -> Result<Result<Control, WireError>, Error> {
         let mut bytes = [0; CONTROL_LEN];
         self.region.load(place * PLACE, &mut bytes)?;
         let len = CONTROL_LEN.min(len as usize);
         Ok(Control::decode(&bytes[..len]))
     }
+}
+
+/// The range of a control frame that begins at `start`.
+fn frame_at(start: usize) -> Range<u64> {
+    start as u64..(start + CONTROL_LEN) as u64
 }

@@ -19,8 +19,6 @@ mod serve;
 mod server;
 mod window;
 
-use std::net::IpAddr;
-
 pub use client::ClientObserver;
 pub use fault::{Defect, Fault, Side};
 pub use hook::{Flip, Hooks};
@@ -65,11 +63,4 @@ pub fn serve(
     observer: &mut dyn ServerObserver,
 ) -> ServerOutcome {
     server::run(options, stop, observer)
-}
-
-fn is_link_local(address: &IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => address.is_link_local(),
-        IpAddr::V6(address) => address.is_unicast_link_local(),
-    }
 }

@@ -161,6 +161,8 @@ impl ClientOutcome {
         match &self.failure {
             Some(failure) => failure.exit(),
             None if self.tally.lost() > 0 || self.faults.total() > 0 => Exit::Failed,
+            // Interrupted before anything came back: nothing shows that all is right.
+            None if self.tally.received == 0 => Exit::Failed,
             None => Exit::Success,
         }
     }
@@ -284,6 +286,15 @@ mod tests {
         assert_eq!(
             ClientOutcome {
                 tally: lost,
+                ..outcome()
+            }
+            .exit(),
+            Exit::Failed
+        );
+        let none = Tally::default();
+        assert_eq!(
+            ClientOutcome {
+                tally: none,
                 ..outcome()
             }
             .exit(),

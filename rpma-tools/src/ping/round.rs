@@ -61,7 +61,7 @@ impl Rounds<'_> {
     }
 
     /// Posts all receives of a round before the server can send anything in it.
-    fn post_receives(&self) -> rpma::Result<()> {
+    fn post_receives(&self) -> Result<(), rpma::Error> {
         for (place, operation) in self.operations.iter().enumerate() {
             if operation == Operation::Send {
                 self.link.post_data_in()?;
@@ -170,21 +170,21 @@ impl Rounds<'_> {
         self.finish(Tag::DATA_IN, step("waiting for the message to come back"))
     }
 
-    fn write(&self) -> rpma::Result<()> {
+    fn write(&self) -> Result<(), rpma::Error> {
         let from = self.outgoing.span()?;
         self.link
             .connection()
             .write(self.target, from, Signal::Always, Tag::WRITE.op_context())
     }
 
-    fn read(&self) -> rpma::Result<()> {
+    fn read(&self) -> Result<(), rpma::Error> {
         let into = self.incoming.span()?;
         self.link
             .connection()
             .read(into, self.source, Signal::Always, Tag::READ.op_context())
     }
 
-    fn flush(&self) -> rpma::Result<()> {
+    fn flush(&self) -> Result<(), rpma::Error> {
         let tag = Tag::FLUSH.op_context();
         self.link
             .connection()

@@ -34,7 +34,7 @@ pub(super) fn prepare(
     hooks: Hooks,
     operation: Operation,
     sequence: u64,
-) -> rpma::Result<()> {
+) -> Result<(), rpma::Error> {
     let to_server = Pattern::new(sequence, operation, Direction::ToServer);
     let to_client = Pattern::new(sequence, operation, Direction::ToClient);
     let leaves = match operation {

@@ -21,6 +21,9 @@ use crate::stop::{SLICE, Stop};
 /// What a client gets beyond its own times before the server gives it up.
 const SLACK: Duration = Duration::from_secs(1);
 
+/// How long an accepted client may take to confirm its connection, at most.
+const ESTABLISH: Duration = Duration::from_secs(10);
+
 /// A client that is about to be accepted.
 #[derive(Debug)]
 pub(super) struct Admission {
@@ -97,7 +100,7 @@ pub(super) fn serve(admission: Admission, on_fault: impl FnMut(Fault)) -> Sessio
 }
 
 /// Refuses a client with a reason that it can show.
-pub(super) fn reject(request: ConnectionRequest, refusal: &Refusal) -> rpma::Result<()> {
+pub(super) fn reject(request: ConnectionRequest, refusal: &Refusal) -> Result<(), rpma::Error> {
     request.reject(PrivateData::new(&refusal.encode())?)
 }
 
@@ -108,7 +111,7 @@ struct Memory {
 }
 
 impl Memory {
-    fn new(peer: &Peer, size: usize) -> rpma::Result<Self> {
+    fn new(peer: &Peer, size: usize) -> Result<Self, rpma::Error> {
         Ok(Self {
             mailbox: Mailbox::new(peer, size)?,
             target: LocalRegion::alloc(peer, size, Usage::WRITE_DST | Usage::FLUSH_VISIBILITY)?,
@@ -136,7 +139,7 @@ impl<'a> Session<'a> {
         hello: Hello,
         hooks: Hooks,
         stop: Stop,
-    ) -> rpma::Result<Self> {
+    ) -> Result<Self, rpma::Error> {
         let size = target.len();
         let welcome = Welcome {
             target: target.descriptor(),
@@ -175,7 +178,8 @@ impl<'a> Session<'a> {
     }
 
     fn establish(&self, client: SocketAddr) -> Result<(), Failure> {
-        let until = Instant::now() + self.link.deadline();
+        let limit = self.link.deadline().min(ESTABLISH);
+        let until = Instant::now() + limit;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             if self.stop.requested() {
@@ -187,7 +191,7 @@ impl<'a> Session<'a> {
                 Err(error) if error.kind() == ErrorKind::TimedOut => {
                     return Err(Failure::failed(format!(
                         "{client} did not complete its connection within {}",
-                        format_seconds(self.link.deadline())
+                        format_seconds(limit)
                     )));
                 }
                 Err(error) => {
@@ -316,7 +320,7 @@ impl<'a> Session<'a> {
         operation: Operation,
         sequence: u64,
         length: Option<u32>,
-    ) -> rpma::Result<Option<Defect>> {
+    ) -> Result<Option<Defect>, rpma::Error> {
         let pattern = Pattern::new(sequence, operation, Direction::ToServer);
         match operation {
             Operation::Send => {
@@ -338,7 +342,7 @@ impl<'a> Session<'a> {
     }
 
     /// Makes the next operation of this round ready, or the next round with its first operation.
-    fn get_ready(&self, next: Option<Operation>, sequence: u64) -> rpma::Result<()> {
+    fn get_ready(&self, next: Option<Operation>, sequence: u64) -> Result<(), rpma::Error> {
         let ready = |operation, sequence| {
             prepare(
                 self.link.mailbox(),

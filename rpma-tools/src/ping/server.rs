@@ -73,15 +73,13 @@ fn local_address(options: &ServerOptions, stop: &Stop) -> Result<SocketAddr, Fai
     }
     let devices = Device::list()
         .map_err(|error| diagnose::explain(library("cannot list the RDMA devices", &error)))?;
-    let addresses = || devices.iter().flat_map(Device::ip_addresses);
-    // A link-local address needs its interface to be reached, so it is the last choice.
-    let first = addresses()
-        .find(|ip| !super::is_link_local(ip))
-        .or_else(|| addresses().next())
+    let first = devices
+        .iter()
+        .find_map(|device| device.ip_addresses().ok()?.into_iter().next())
         .ok_or_else(|| {
             diagnose::explain(
                 Failure::failed("no RDMA device of this machine has an IP address")
-                    .with_hint("give the device's network interface an address, or name one"),
+                    .with_hint("give the device's network interface an address"),
             )
         })?;
     Ok(SocketAddr::new(first, options.port))
@@ -97,6 +95,7 @@ struct Server {
     endpoint: Endpoint,
     peer: Peer,
     device: Device,
+    max_size: u64,
     address: SocketAddr,
     sender: Sender<News>,
     news: Receiver<News>,
@@ -108,14 +107,16 @@ impl Server {
         let wanted = local_address(options, stop)?;
         let doing = format!("cannot listen on {wanted}");
         let early = |error: rpma::Error| diagnose::explain(library(&doing, &error));
-        let device = Device::local(wanted).map_err(early)?;
+        let device = Device::local(wanted.ip()).map_err(early)?;
         let peer = Peer::new(&device).map_err(early)?;
         let late = |error: rpma::Error| library(&doing, &error);
         let endpoint = Endpoint::listen(&peer, wanted).map_err(late)?;
         let address = endpoint.local_addr().map_err(late)?;
         let (sender, news) = channel();
+        let max_size = u64::from(device.max_message_size().map_err(early)?);
         Ok(Self {
             endpoint,
+            max_size,
             peer,
             device,
             address,
@@ -185,7 +186,7 @@ impl Server {
                     limit: limit as u64,
                 })
             }
-            None => Hello::decode(request.private_data(), self.device.max_message_size()),
+            None => Hello::decode(request.private_data(), self.max_size),
         };
         let hello = match hello {
             Ok(hello) => hello,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use rpma::{LocalRegion, Result, Span};
+use rpma::{Error, LocalRegion, Span};
 
 use super::{Defect, Pattern};
 
@@ -25,22 +25,23 @@ impl<'a> Window<'a> {
     }
 
     /// The span to post.
-    pub(super) fn span(&self) -> Result<Span<'a>> {
-        self.region.span(self.start..self.start + self.len)
+    pub(super) fn span(&self) -> Result<Span<'a>, Error> {
+        self.region
+            .span(self.start as u64..(self.start + self.len) as u64)
     }
 
     /// Writes the pattern.
-    pub(super) fn fill(&self, pattern: Pattern) -> Result<()> {
+    pub(super) fn fill(&self, pattern: Pattern) -> Result<(), Error> {
         self.set(|offset, bytes| pattern.fill(offset, bytes))
     }
 
     /// Writes what cannot pass for the pattern, in any byte.
-    pub(super) fn poison(&self, pattern: Pattern) -> Result<()> {
+    pub(super) fn poison(&self, pattern: Pattern) -> Result<(), Error> {
         self.set(|offset, bytes| pattern.poison(offset, bytes))
     }
 
     /// Flips all bits of the byte at `offset`; does nothing beyond the end.
-    pub(super) fn flip(&self, offset: u64) -> Result<()> {
+    pub(super) fn flip(&self, offset: u64) -> Result<(), Error> {
         let Some(offset) = usize::try_from(offset)
             .ok()
             .filter(|offset| *offset < self.len)
@@ -53,7 +54,7 @@ impl<'a> Window<'a> {
     }
 
     /// Compares every byte with the pattern.
-    pub(super) fn check(&self, pattern: Pattern) -> Result<Option<Defect>> {
+    pub(super) fn check(&self, pattern: Pattern) -> Result<Option<Defect>, Error> {
         let mut bytes = vec![0; self.len.min(CHUNK)];
         let mut first = None;
         let mut wrong = 0;
@@ -73,7 +74,7 @@ impl<'a> Window<'a> {
         }))
     }
 
-    fn set(&self, write: impl Fn(usize, &mut [u8])) -> Result<()> {
+    fn set(&self, write: impl Fn(usize, &mut [u8])) -> Result<(), Error> {
         let mut bytes = vec![0; self.len.min(CHUNK)];
         for part in self.chunks() {
             let bytes = &mut bytes[..part.len()];
