@@ -1,0 +1,303 @@
+//! What can go wrong, in one type.
+
+use std::io;
+
+use cm::verbs::{self, PostError, PostErrorKind};
+
+use crate::memory::Usage;
+
+/// An error of this crate.
+///
+/// `Display` gives one sentence without a line break, [`hint`](Self::hint) what to try,
+/// [`kind`](Self::kind) what to decide on, and [`code`](Self::code) librpma's number.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Connection management failed.
+    #[error(transparent)]
+    Cm(#[from] cm::Error),
+    /// A call of libibverbs failed.
+    #[error(transparent)]
+    Verbs(#[from] verbs::Error),
+    /// An operation was not posted.
+    #[error(transparent)]
+    Post(PostError),
+    /// The queue has no free slot: poll completions, then post again.
+    #[error("the queue is full: {reason}")]
+    QueueFull {
+        /// Which rule or answer says so.
+        reason: &'static str,
+    },
+    /// A range does not lie in its region.
+    #[error("bytes {offset} to {offset}+{len} are outside the {what}, which has {size} bytes")]
+    OutOfBounds {
+        /// Which region.
+        what: &'static str,
+        /// First byte asked for.
+        offset: u64,
+        /// Number of bytes asked for.
+        len: u64,
+        /// Bytes of the region.
+        size: u64,
+    },
+    /// The two ends of a transfer differ in length.
+    #[error("the destination has {dst} bytes, the source {src}: they must be equal")]
+    LengthMismatch {
+        /// Bytes of the destination.
+        dst: u64,
+        /// Bytes of the source.
+        src: u64,
+    },
+    /// An operation moves more than the device can in one message.
+    #[error("{len} bytes in one operation, the device moves at most {max}")]
+    MessageTooLong {
+        /// Bytes asked for.
+        len: u64,
+        /// Bytes allowed.
+        max: u64,
+    },
+    /// A region of one peer was used on a connection of another.
+    #[error("the local region was registered with another peer than the connection's")]
+    WrongPeer,
+    /// A region was registered for other operations.
+    #[error("{operation} needs a {side} region with usage {needed:?}, this one has {given:?}")]
+    UsageForbids {
+        /// The operation.
+        operation: &'static str,
+        /// `local` or `remote`.
+        side: &'static str,
+        /// What the region would need, one of these.
+        needed: Usage,
+        /// What it was registered with.
+        given: Usage,
+    },
+    /// The peer, or the region, does not offer the operation.
+    #[error("{what} is not supported: {why}")]
+    Unsupported {
+        /// What.
+        what: &'static str,
+        /// Why.
+        why: &'static str,
+    },
+    /// An argument can never be right.
+    #[error("{0}")]
+    Invalid(String),
+    /// Memory for a region could not be mapped.
+    #[error("cannot map {len} bytes of memory: {source}")]
+    Memory {
+        /// Bytes asked for.
+        len: usize,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+/// What kind of failure an [`Error`] is, for code that has to decide.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// There is no RDMA device, or its kernel module is not loaded.
+    NoDevice,
+    /// No RDMA device has, or leads to, the address.
+    NoSuchAddress,
+    /// The port of the device is not active.
+    PortDown,
+    /// Another listener has the port.
+    AddressInUse,
+    /// The system does not permit it to this user.
+    PermissionDenied,
+    /// Nobody listens at the address.
+    NoListener,
+    /// The peer refused.
+    Rejected,
+    /// The peer's machine does not answer.
+    Unreachable,
+    /// The connection has ended.
+    Disconnected,
+    /// The device was removed.
+    DeviceRemoved,
+    /// The time was up.
+    TimedOut,
+    /// The queue has no free slot.
+    QueueFull,
+    /// More bytes than the device moves in one message.
+    MessageTooLong,
+    /// Memory, or the permission to pin it, ran out.
+    OutOfMemory,
+    /// An argument can never be right.
+    InvalidArgument,
+    /// Device or peer do not offer it.
+    Unsupported,
+    /// This is a forked child of the process that made the object.
+    Forked,
+    /// The provider or the kernel refused for another reason.
+    Provider,
+}
+
+impl Error {
+    /// What kind of failure this is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Cm(error) => cm_kind(error),
+            Self::Verbs(error) => verbs_kind(error),
+            Self::Post(error) => match error.kind {
+                PostErrorKind::QueueFull => ErrorKind::QueueFull,
+                PostErrorKind::Forked => ErrorKind::Forked,
+                PostErrorKind::Unsupported(_) => ErrorKind::Unsupported,
+                PostErrorKind::Provider(_) => ErrorKind::Provider,
+                PostErrorKind::State(_) => ErrorKind::Disconnected,
+                _ => ErrorKind::InvalidArgument,
+            },
+            Self::QueueFull { .. } => ErrorKind::QueueFull,
+            Self::MessageTooLong { .. } => ErrorKind::MessageTooLong,
+            Self::Unsupported { .. } => ErrorKind::Unsupported,
+            Self::Memory { .. } => ErrorKind::OutOfMemory,
+            Self::OutOfBounds { .. }
+            | Self::LengthMismatch { .. }
+            | Self::WrongPeer
+            | Self::UsageForbids { .. }
+            | Self::Invalid(_) => ErrorKind::InvalidArgument,
+        }
+    }
+
+    /// What to try, where that is known.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Cm(error) => error.hint(),
+            Self::Verbs(error) => error.hint().map(str::to_owned),
+            Self::MessageTooLong { max, .. } => {
+                Some(format!("split it into operations of at most {max} bytes"))
+            }
+            _ => None,
+        }
+    }
+
+    /// The number that librpma gives for this kind of failure, -100000 to -100009.
+    #[doc(alias = "RPMA_E_PROVIDER")]
+    pub fn code(&self) -> i32 {
+        const NOSUPP: i32 = -100_001;
+        const PROVIDER: i32 = -100_002;
+        const NOMEM: i32 = -100_003;
+        const INVAL: i32 = -100_004;
+        const NO_COMPLETION: i32 = -100_005;
+        const NO_EVENT: i32 = -100_006;
+        const AGAIN: i32 = -100_007;
+        const SHARED_CHANNEL: i32 = -100_008;
+        if let Self::Verbs(error) = self {
+            match error.kind() {
+                verbs::ErrorKind::TimedOut => return NO_COMPLETION,
+                verbs::ErrorKind::SharedChannel => return SHARED_CHANNEL,
+                _ => {}
+            }
+        }
+        match self.kind() {
+            ErrorKind::Unsupported => NOSUPP,
+            ErrorKind::OutOfMemory => NOMEM,
+            ErrorKind::InvalidArgument | ErrorKind::MessageTooLong => INVAL,
+            ErrorKind::TimedOut => NO_EVENT,
+            ErrorKind::QueueFull => AGAIN,
+            _ => PROVIDER,
+        }
+    }
+}
+
+fn cm_kind(error: &cm::Error) -> ErrorKind {
+    match error {
+        cm::Error::Call(error) => verbs_kind(error),
+        cm::Error::NoConnectionManager { errno, .. } => match *errno {
+            libc::EACCES | libc::EPERM => ErrorKind::PermissionDenied,
+            _ => ErrorKind::NoDevice,
+        },
+        cm::Error::AddressNotResolved { .. }
+        | cm::Error::RouteNotResolved { .. }
+        | cm::Error::NoSuchAddress { .. } => ErrorKind::NoSuchAddress,
+        cm::Error::NoListener { .. } => ErrorKind::NoListener,
+        cm::Error::Rejected { .. } => ErrorKind::Rejected,
+        cm::Error::Unreachable { .. } => ErrorKind::Unreachable,
+        cm::Error::Disconnected { .. } | cm::Error::ConnectFailed { .. } => ErrorKind::Disconnected,
+        cm::Error::DeviceRemoved { .. } => ErrorKind::DeviceRemoved,
+        cm::Error::TimedOut { .. } => ErrorKind::TimedOut,
+        cm::Error::PrivateDataTooLong { .. } => ErrorKind::InvalidArgument,
+        _ => ErrorKind::Provider,
+    }
+}
+
+fn verbs_kind(error: &verbs::Error) -> ErrorKind {
+    match (error.kind(), error.errno()) {
+        (verbs::ErrorKind::NoDevice, _) => ErrorKind::NoDevice,
+        (verbs::ErrorKind::PortDown, _) => ErrorKind::PortDown,
+        (verbs::ErrorKind::Limit, _) => ErrorKind::InvalidArgument,
+        (verbs::ErrorKind::InvalidArgument | verbs::ErrorKind::SharedChannel, _) => {
+            ErrorKind::InvalidArgument
+        }
+        (verbs::ErrorKind::Unsupported, _) => ErrorKind::Unsupported,
+        (verbs::ErrorKind::Forked, _) => ErrorKind::Forked,
+        (verbs::ErrorKind::TimedOut, _) => ErrorKind::TimedOut,
+        (_, Some(libc::ENOMEM)) => ErrorKind::OutOfMemory,
+        (_, Some(libc::EADDRINUSE)) => ErrorKind::AddressInUse,
+        (_, Some(libc::EACCES | libc::EPERM)) => ErrorKind::PermissionDenied,
+        (_, Some(libc::ENODEV)) => ErrorKind::NoDevice,
+        _ => ErrorKind::Provider,
+    }
+}
+
+impl From<PostError> for Error {
+    #[inline]
+    fn from(error: PostError) -> Self {
+        match error.kind {
+            PostErrorKind::QueueFull => Self::QueueFull {
+                reason: "the device has no free slot",
+            },
+            _ => Self::Post(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_a_number_of_librpma() {
+        let errors = [
+            (Error::Invalid("x".into()), -100_004),
+            (Error::WrongPeer, -100_004),
+            (Error::QueueFull { reason: "full" }, -100_007),
+            (
+                Error::Unsupported {
+                    what: "a",
+                    why: "b",
+                },
+                -100_001,
+            ),
+            (
+                verbs::Error::from_errno("ibv_reg_mr", libc::ENOMEM).into(),
+                -100_003,
+            ),
+            (
+                verbs::Error::from_errno("ibv_reg_mr", libc::EFAULT).into(),
+                -100_002,
+            ),
+            (
+                cm::Error::TimedOut {
+                    what: "waiting".into(),
+                }
+                .into(),
+                -100_006,
+            ),
+        ];
+        for (error, code) in errors {
+            assert_eq!(error.code(), code, "{error}");
+        }
+    }
+
+    #[test]
+    fn every_errno_is_named_and_never_success() {
+        for errno in 1..=133 {
+            let text = Error::from(verbs::Error::from_errno("ibv_create_cq", errno)).to_string();
+            assert!(text.contains(&format!("(errno {errno})")), "{text}");
+            assert!(!text.contains("Success"), "{text}");
+            assert!(!text.contains('\n'), "{text}");
+        }
+    }
+}
