@@ -1,5 +1,6 @@
 //! The program itself: exit codes, and what it says where.
 
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -26,8 +27,26 @@ fn error_text(output: &Output) -> String {
     text
 }
 
-fn has_device() -> bool {
-    std::path::Path::new("/dev/infiniband/rdma_cm").exists()
+/// Runs the program where no RDMA device file is to be seen: as it is on a machine without one,
+/// and behind an empty directory in a namespace of its own on a machine with one. `None` where the
+/// system allows no such namespace.
+fn run_without_device(arguments: &[&str]) -> Option<Output> {
+    if !Path::new("/dev/infiniband").exists() {
+        return Some(run(arguments));
+    }
+    let hide = "mount -t tmpfs none /dev/infiniband || exit 99; exec \"$0\" \"$@\"";
+    let output = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "sh", "-c", hide])
+        .arg(assert_cmd::cargo::cargo_bin!("rpma-ping"))
+        .args(arguments)
+        .output();
+    let output = output
+        .ok()
+        .filter(|output| output.stderr.starts_with(b"rpma-ping"));
+    if output.is_none() {
+        eprintln!("not tested: the system allows no namespace to hide /dev/infiniband in");
+    }
+    output
 }
 
 #[test]
@@ -78,10 +97,6 @@ fn a_mistyped_test_variable_is_a_usage_error() {
 
 #[test]
 fn a_machine_without_a_device_is_told_so_at_once() {
-    if has_device() {
-        // The tests on a device hold what is said there.
-        return;
-    }
     for arguments in [
         &["192.0.2.1", "-W", "10"][..],
         &["192.0.2.1", "-W", "0"],
@@ -92,7 +107,9 @@ fn a_machine_without_a_device_is_told_so_at_once() {
         &["--loopback", "192.0.2.1"],
     ] {
         let start = Instant::now();
-        let output = run(arguments);
+        let Some(output) = run_without_device(arguments) else {
+            return;
+        };
         assert!(
             start.elapsed() < Duration::from_secs(1),
             "{arguments:?}: {:?}",
@@ -109,15 +126,14 @@ fn a_machine_without_a_device_is_told_so_at_once() {
 
 #[test]
 fn json_is_one_document_even_when_nothing_was_reached() {
-    if has_device() {
-        return;
-    }
     for (arguments, role) in [
         (&["192.0.2.1", "--json"][..], "client"),
         (&["server", "--json"], "server"),
         (&["--loopback", "--json"], "loopback"),
     ] {
-        let output = run(arguments);
+        let Some(output) = run_without_device(arguments) else {
+            return;
+        };
         assert_eq!(output.status.code(), Some(1));
         let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(

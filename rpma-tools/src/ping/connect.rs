@@ -206,25 +206,23 @@ fn establish(
                     return Err(gave_up_on(GaveUp::TimedOut, address, step, until, options));
                 }
             }
-            Err(error) if error.kind() == ErrorKind::Rejected => {
-                return Err(Attempt::Failed(rejected(
-                    connection.private_data(),
-                    address,
-                    &error,
-                )));
-            }
             Err(error) => return Err(refused(&error, address, "connecting", options)),
         }
     }
 }
 
-fn rejected(data: &[u8], address: SocketAddr, error: &rpma::Error) -> Failure {
-    match Refusal::decode(data) {
-        Ok(refusal) => Failure::failed(format!("the server at {address} refused: {refusal}"))
+fn rejected(error: &rpma::Error, address: SocketAddr) -> Failure {
+    let refusal = match error {
+        rpma::Error::Cm(rpma::cm::Error::Rejected { private_data, .. }) => {
+            Refusal::decode(private_data).ok()
+        }
+        _ => None,
+    };
+    match refusal {
+        Some(refusal) => Failure::failed(format!("the server at {address} refused: {refusal}"))
             .with_hint(refusal.hint()),
-        Err(_) => library(
-            format!("{address} rejected the connection, and not as rpma-ping does"),
-            error,
+        None => library("no rpma-ping server answered", error).with_hint(
+            "check the port: something else listens there, or the server could not say why",
         ),
     }
 }
@@ -237,6 +235,7 @@ fn refused(
 ) -> Attempt {
     match error.kind() {
         ErrorKind::NoListener => Attempt::NoListener,
+        ErrorKind::Rejected => Attempt::Failed(rejected(error, address)),
         ErrorKind::TimedOut => gave_up_on(GaveUp::TimedOut, address, step, Instant::now(), options),
         _ => Attempt::Failed(library(
             format!("cannot connect to {address} ({step})"),

@@ -74,8 +74,10 @@ impl fmt::Display for Step {
 pub(super) enum Broken {
     /// The deadline of a step passed.
     TimedOut(Step),
-    /// The other end closed the connection, or it is lost.
+    /// The other end closed the connection.
     Closed(Step),
+    /// The connection is lost, with the status of the event.
+    Lost(Step, i32),
     /// The end was requested.
     Stopped,
     /// A request completed with an error.
@@ -103,6 +105,10 @@ impl Broken {
                 "the connection to {other} was closed by the other end ({step})"
             ))
             .with_hint("look at what the other end printed"),
+            Self::Lost(step, status) => Failure::failed(format!(
+                "the connection to {other} is lost (status {status}; {step})"
+            ))
+            .with_hint("the RDMA device may have been removed or its link taken down"),
             Self::Stopped => Failure::failed(format!("interrupted while serving {other}")),
             Self::Completion(step, error) => Failure::failed(format!(
                 "an operation with {other} failed: {error} ({step})"
@@ -234,9 +240,7 @@ impl Link {
             match self.connection.cq().next(left.min(SLICE)) {
                 Ok(completion) => self.note(&completion, step)?,
                 Err(error) if error.kind() == ErrorKind::TimedOut => {
-                    if self.gone(Duration::ZERO, step)? {
-                        return Err(Broken::Closed(step));
-                    }
+                    self.still_there(Duration::ZERO, step)?;
                     if left.is_zero() {
                         return Err(if stopping {
                             Broken::Stopped
@@ -262,22 +266,24 @@ impl Link {
             // When the other end goes, requests fail before or after the news of it: a moment
             // for the news gives the better sentence.
             Err(error) => {
-                if self.gone(Duration::from_millis(100), step)? {
-                    Err(Broken::Closed(step))
-                } else {
-                    Err(Broken::Completion(step, error.to_string()))
-                }
+                self.still_there(Duration::from_millis(100), step)?;
+                Err(Broken::Completion(step, error.to_string()))
             }
         }
     }
 
-    /// Whether the connection is over.
-    fn gone(&self, wait: Duration, step: Step) -> Result<bool, Broken> {
+    /// Looks for news, waiting for it a while, and makes an error of news that the connection is
+    /// over.
+    fn still_there(&self, wait: Duration, step: Step) -> Result<(), Broken> {
         match self.connection.next_event(wait) {
-            Ok(ConnectionEvent::Established) => Ok(false),
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::TimedOut => Ok(false),
-            Err(error) if error.kind() == ErrorKind::Disconnected => Ok(true),
+            Ok(ConnectionEvent::Closed | ConnectionEvent::Rejected { .. }) => {
+                Err(Broken::Closed(step))
+            }
+            Ok(ConnectionEvent::Lost { status }) => Err(Broken::Lost(step, status)),
+            // The rest changes nothing for a connection that stands.
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::TimedOut => Ok(()),
+            Err(error) if error.kind() == ErrorKind::Disconnected => Err(Broken::Closed(step)),
             Err(error) => Err(Broken::Library(step, error)),
         }
     }

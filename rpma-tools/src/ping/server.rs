@@ -111,7 +111,7 @@ impl Server {
         let peer = Peer::new(&device).map_err(early)?;
         let late = |error: rpma::Error| library(&doing, &error);
         let endpoint = Endpoint::listen(&peer, wanted).map_err(late)?;
-        let address = endpoint.local_addr().map_err(late)?;
+        let address = endpoint.local_addr();
         let (sender, news) = channel();
         let max_size = u64::from(device.max_message_size().map_err(early)?);
         Ok(Self {
