@@ -86,15 +86,8 @@ fn in_directory(dir: &Path) -> Result<Found, String> {
 fn with_pkg_config() -> Result<Found, String> {
     let mut found = Found::default();
     for (name, first, end) in LIBRARIES {
-        // Static linking is not offered: the device drivers are loaded with dlopen, and a static program finds no device.
-        let library = pkg_config::Config::new()
-            .range_version(first..end)
-            .statik(false)
-            .cargo_metadata(false)
-            .env_metadata(true)
-            .print_system_libs(false)
-            .probe(name)
-            .map_err(|e| format!("{INSTALL}\n{}\n{ELSEWHERE}", one_line(&e.to_string())))?;
+        let library = probe(name, Some((first, end)))
+            .map_err(|e| format!("{INSTALL}\n{}\n{ELSEWHERE}", reason(&e, name, first, end)))?;
         for dir in library.link_paths {
             if !found.link_dirs.contains(&dir) {
                 found.link_dirs.push(dir);
@@ -113,12 +106,43 @@ fn with_pkg_config() -> Result<Found, String> {
     Ok(found)
 }
 
-fn one_line(text: &str) -> String {
-    text.lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .collect::<Vec<_>>()
-        .join(" ")
+fn probe(
+    name: &str,
+    range: Option<(&str, &str)>,
+) -> Result<pkg_config::Library, pkg_config::Error> {
+    let mut config = pkg_config::Config::new();
+    if let Some((first, end)) = range {
+        config.range_version(first..end);
+    }
+    // Static linking is not offered: the device drivers are loaded with dlopen, and a static program finds no device.
+    config
+        .statik(false)
+        .cargo_metadata(false)
+        .env_metadata(true)
+        .print_system_libs(false)
+        .probe(name)
+}
+
+/// Why pkg-config did not give the library, in one line.
+fn reason(error: &pkg_config::Error, name: &str, first: &str, end: &str) -> String {
+    match error {
+        pkg_config::Error::Command { command, cause } => {
+            format!("pkg-config cannot be run: {cause} ({command})")
+        }
+        pkg_config::Error::ProbeFailure { .. } => match probe(name, None) {
+            Ok(other) => format!(
+                "the {name} that pkg-config finds is version {}; needed is {first} or later, below {end} (the third number is the \
+                 release of rdma-core)",
+                other.version
+            ),
+            Err(_) => format!("pkg-config finds no file {name}.pc"),
+        },
+        other => {
+            let text = other.to_string();
+            let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+            lines.collect::<Vec<_>>().join(" ")
+        }
+    }
 }
 
 fn path(variable: &str) -> Option<PathBuf> {

@@ -10,7 +10,7 @@ use rdma_core_sys::*;
 /// Takes the address of each function under the type it must have, and returns the addresses.
 macro_rules! addresses {
     ($($name:ident: fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
-        vec![$({
+        [$({
             let function: unsafe fn($($arg),*) $(-> $ret)? = $name;
             (stringify!($name), function as usize)
         }),*]
@@ -20,7 +20,7 @@ macro_rules! addresses {
 /// The same for functions that the libraries export.
 macro_rules! exported {
     ($($name:ident: fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
-        vec![$({
+        [$({
             let function: unsafe extern "C" fn($($arg),*) $(-> $ret)? = $name;
             (stringify!($name), function as usize)
         }),*]

@@ -93,10 +93,8 @@ extended! { f:
 fn closing_an_xrc_domain_without_the_operation_is_refused() {
     let f = Fixture::new();
     // SAFETY: the domain is live.
-    assert_eq!(
-        unsafe { rdma_core_sys::ibv_close_xrcd(f.xrcd) },
-        libc::EOPNOTSUPP
-    );
+    let ret = unsafe { rdma_core_sys::ibv_close_xrcd(f.xrcd) };
+    assert_eq!(ret, libc::EOPNOTSUPP);
 }
 
 #[test]

@@ -18,8 +18,9 @@ fn words_of(wr: &ibv_send_wr) -> Vec<u64> {
         wr.send_flags.word(),
     ];
     for index in 0..usize::try_from(wr.num_sge).expect("a count") {
+        let sge = wr.sg_list.wrapping_add(index);
         // SAFETY: the request has that many entries.
-        let sge = unsafe { *wr.sg_list.add(index) };
+        let sge = unsafe { *sge };
         words.extend([sge.addr, sge.length.into(), sge.lkey.into()]);
     }
     words
@@ -234,19 +235,17 @@ fn a_receive_outside_its_region_is_refused() {
 
 #[test]
 fn registration_gives_the_rights_that_c_gives() {
-    type Reg = unsafe extern "C" fn(*mut rdma_cm_id, *mut c_void, usize) -> *mut ibv_mr;
+    type Ours = unsafe fn(*mut rdma_cm_id, *mut c_void, usize) -> *mut ibv_mr;
+    type Theirs = unsafe extern "C" fn(*mut rdma_cm_id, *mut c_void, usize) -> *mut ibv_mr;
     let f = Fixture::new();
-    let functions: [(
-        &str,
-        unsafe fn(*mut rdma_cm_id, *mut c_void, usize) -> *mut ibv_mr,
-    ); 3] = [
+    let functions: [(&str, Ours); 3] = [
         ("rdma_reg_msgs", rdma_core_sys::rdma_reg_msgs),
         ("rdma_reg_read", rdma_core_sys::rdma_reg_read),
         ("rdma_reg_write", rdma_core_sys::rdma_reg_write),
     ];
     for (name, function) in functions {
         // SAFETY: the type is that of the header's function.
-        let c = unsafe { shim::inline::<Reg>(name) };
+        let c = unsafe { shim::inline::<Theirs>(name) };
         // SAFETY: the id is live and the stand-ins follow no pointer.
         let ours = observe(|| unsafe { function(f.id, token(1), 2) });
         // SAFETY: as above.
@@ -296,7 +295,8 @@ fn waiting_polls_arms_polls_and_only_then_blocks() {
         record("req_notify_cq", &[cq.word(), solicited.word()]);
         scripted()
     }
-    type Wait = unsafe extern "C" fn(*mut rdma_cm_id, *mut ibv_wc) -> c_int;
+    type Ours = unsafe fn(*mut rdma_cm_id, *mut ibv_wc) -> c_int;
+    type Theirs = unsafe extern "C" fn(*mut rdma_cm_id, *mut ibv_wc) -> c_int;
     let f = Fixture::new();
     // The stand-in finds the queue of an event in the channel's context field.
     let mut channel = ibv_comp_channel {
@@ -315,7 +315,7 @@ fn waiting_polls_arms_polls_and_only_then_blocks() {
     // SAFETY: as above.
     unsafe { (*f.ops()).req_notify_cq = Some(arm) };
 
-    let functions: [(&str, unsafe fn(*mut rdma_cm_id, *mut ibv_wc) -> c_int); 2] = [
+    let functions: [(&str, Ours); 2] = [
         ("rdma_get_send_comp", rdma_core_sys::rdma_get_send_comp),
         ("rdma_get_recv_comp", rdma_core_sys::rdma_get_recv_comp),
     ];
@@ -331,7 +331,7 @@ fn waiting_polls_arms_polls_and_only_then_blocks() {
     ];
     for (name, function) in functions {
         // SAFETY: the type is that of the header's function.
-        let c = unsafe { shim::inline::<Wait>(name) };
+        let c = unsafe { shim::inline::<Theirs>(name) };
         for (story, calls) in stories {
             script(story);
             // SAFETY: the objects are live and the recording functions do not write the entry.

@@ -173,25 +173,17 @@ fn posting_through_an_empty_slot_is_refused_and_names_the_first_request() {
 fn polling_through_an_empty_slot_is_refused() {
     let f = Fixture::new();
     // SAFETY: the queue is live; with an empty slot nothing is written.
-    assert_eq!(
-        unsafe { rdma_core_sys::ibv_poll_cq(f.cq, 1, token(1)) },
-        -libc::EOPNOTSUPP
-    );
+    let ret = unsafe { rdma_core_sys::ibv_poll_cq(f.cq, 1, token(1)) };
+    assert_eq!(ret, -libc::EOPNOTSUPP);
     // SAFETY: the queue is live.
-    assert_eq!(
-        unsafe { rdma_core_sys::ibv_req_notify_cq(f.cq, 0) },
-        libc::EOPNOTSUPP
-    );
+    let ret = unsafe { rdma_core_sys::ibv_req_notify_cq(f.cq, 0) };
+    assert_eq!(ret, libc::EOPNOTSUPP);
     // SAFETY: the queue is live; with an empty slot the attributes are not read.
-    assert_eq!(
-        unsafe { rdma_core_sys::ibv_start_poll(f.cq_ex, token(1)) },
-        libc::EOPNOTSUPP
-    );
+    let ret = unsafe { rdma_core_sys::ibv_start_poll(f.cq_ex, token(1)) };
+    assert_eq!(ret, libc::EOPNOTSUPP);
     // SAFETY: the queue is live.
-    assert_eq!(
-        unsafe { rdma_core_sys::ibv_next_poll(f.cq_ex) },
-        libc::EOPNOTSUPP
-    );
+    let ret = unsafe { rdma_core_sys::ibv_next_poll(f.cq_ex) };
+    assert_eq!(ret, libc::EOPNOTSUPP);
 }
 
 #[test]
