@@ -20,6 +20,7 @@ Environment:
   RDMA_RUST_VM_SMP            guest processors (default: 2)
   RDMA_RUST_VM_MACHINE        QEMU machine (default: microvm,acpi=on)
   RDMA_RUST_VM_KERNEL         kernel package to boot, a real or a meta package (default: the distribution's)
+  RDMA_RUST_VM_SUITE          suite of the distribution to take the kernel from (bookworm-backports, say); the system's lists stay as they are
   RDMA_RUST_VM_KERNEL_ARGS    words added to the kernel's command line
   RDMA_RUST_VM_QEMU_ARGS      words added to QEMU's command line
   RDMA_RUST_VM_SHARE          further folders shared read-write with the guest, separated by ':'

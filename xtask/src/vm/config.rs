@@ -45,6 +45,8 @@ pub(crate) struct Config {
     pub(crate) machine: String,
     /// The kernel package asked for instead of the distribution's own.
     pub(crate) kernel_package: Option<String>,
+    /// The distribution's suite that the kernel is taken from, if not this system's.
+    pub(crate) suite: Option<String>,
     /// Words added to the kernel's command line.
     pub(crate) kernel_args: String,
     /// Words added to QEMU's command line.
@@ -109,6 +111,7 @@ impl Config {
             processors: number("RDMA_RUST_VM_SMP", 2)?.max(1),
             machine: text("RDMA_RUST_VM_MACHINE")?.unwrap_or_else(|| "microvm,acpi=on".to_owned()),
             kernel_package: text("RDMA_RUST_VM_KERNEL")?,
+            suite: text("RDMA_RUST_VM_SUITE")?,
             kernel_args: text("RDMA_RUST_VM_KERNEL_ARGS")?.unwrap_or_default(),
             qemu_args: text("RDMA_RUST_VM_QEMU_ARGS")?
                 .map(|words| words.split_whitespace().map(str::to_owned).collect())

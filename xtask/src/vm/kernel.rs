@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use super::apt::Apt;
 use super::{Config, modules, resolve, vmlinux};
 use crate::error::{Context, Error, Result};
 use crate::process::{self, Guarded};
@@ -45,25 +46,27 @@ pub(crate) fn obtain(config: &Config) -> Result<Kernel> {
         Some(package) => package.as_str(),
         None => resolve::meta_package()?,
     };
-    let packages = match resolve::packages(asked) {
+    let apt = Apt::of(config)?;
+    let packages = match resolve::packages(asked, &apt) {
         Ok(packages) => packages,
+        Err(error) if !apt.is_system() => return Err(error),
         // A machine whose lists of packages were never fetched, or are gone.
         Err(_) => {
             if let Some(kernel) = newest_cached(config) {
                 return Ok(kernel);
             }
             crate::packages::update_lists("to find the kernel package")?;
-            resolve::packages(asked)?
+            resolve::packages(asked, &apt)?
         }
     };
-    let folder = folder_of(config, &packages);
+    let folder = folder_of(config, &packages, &apt);
     if let Some(kernel) = Kernel::in_folder(&folder) {
         return Ok(kernel);
     }
     let staging = folder.with_extension("new");
     remove(&staging)?;
     fs::create_dir_all(&staging).context(|| format!("cannot make {}", staging.display()))?;
-    download(&packages, &staging)?;
+    download(&packages, &apt, &staging)?;
     unpack(&staging)?;
     remove(&folder)?;
     fs::rename(&staging, &folder)
@@ -76,18 +79,22 @@ pub(crate) fn obtain(config: &Config) -> Result<Kernel> {
     })
 }
 
-fn folder_of(config: &Config, packages: &[String]) -> PathBuf {
+fn folder_of(config: &Config, packages: &[String], apt: &Apt) -> PathBuf {
     let image = packages
         .iter()
         .find(|name| name.starts_with("linux-image-"))
         .map_or("linux", String::as_str);
-    let name = format!("{image}-{:08x}", modules::list_fingerprint() & 0xffff_ffff);
+    let name = format!(
+        "{image}-{}{:08x}",
+        apt.label(),
+        modules::list_fingerprint() & 0xffff_ffff
+    );
     config.cache.join("kernel").join(name)
 }
 
 /// Without an explicit wish for a kernel, one that was fetched earlier will do.
 fn newest_cached(config: &Config) -> Option<Kernel> {
-    if config.kernel_package.is_some() {
+    if config.kernel_package.is_some() || config.suite.is_some() {
         return None;
     }
     let suffix = format!("-{:08x}", modules::list_fingerprint() & 0xffff_ffff);
@@ -112,8 +119,8 @@ fn remove(folder: &Path) -> Result<()> {
 }
 
 /// `apt-get download`: needs no privileges and installs nothing.
-fn download(packages: &[String], to: &Path) -> Result<()> {
-    let total = download_size(packages);
+fn download(packages: &[String], apt: &Apt, to: &Path) -> Result<()> {
+    let total = download_size(packages, apt);
     let size = total
         .map(|bytes| format!(" ({} MB)", bytes / 1_000_000))
         .unwrap_or_default();
@@ -122,9 +129,9 @@ fn download(packages: &[String], to: &Path) -> Result<()> {
         packages.join(" ")
     ));
     let attempt = || -> Result<()> {
-        let mut command = process::tool("apt-get");
+        let mut command = apt.command("apt-get");
         command
-            .args(["-qq", "-o", "APT::Sandbox::User=root", "download"])
+            .args(["-qq", "download"])
             .args(packages)
             .current_dir(to)
             .stdin(Stdio::null())
@@ -171,6 +178,9 @@ fn download(packages: &[String], to: &Path) -> Result<()> {
         )))
     };
     attempt().or_else(|first| {
+        if !apt.is_system() {
+            return Err(first);
+        }
         // The lists name a version that the archive no longer has.
         crate::packages::update_lists(&format!("because {first}"))?;
         attempt()
@@ -179,12 +189,11 @@ fn download(packages: &[String], to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn download_size(packages: &[String]) -> Option<u64> {
+fn download_size(packages: &[String], apt: &Apt) -> Option<u64> {
     let shown = process::capture(
-        process::tool("apt-cache")
+        apt.command("apt-cache")
             .args(["show", "--no-all-versions"])
-            .args(packages)
-            .env("LC_ALL", "C"),
+            .args(packages),
     );
     let sizes = shown.ok()?;
     let sizes = sizes

@@ -5,6 +5,7 @@
 
 mod accel;
 pub(crate) mod agent;
+mod apt;
 mod boot;
 mod client;
 mod config;

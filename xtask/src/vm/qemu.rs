@@ -164,6 +164,7 @@ mod tests {
             processors: 2,
             machine: "microvm,acpi=on".to_owned(),
             kernel_package: None,
+            suite: None,
             kernel_args: String::new(),
             qemu_args: vec!["-s".to_owned()],
             idle_minutes: 5,

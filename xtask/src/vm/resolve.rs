@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use super::apt::Apt;
 use crate::error::{Context, Error, Result};
 use crate::process;
 
@@ -50,13 +51,14 @@ fn meta_package_of(os_release: &str) -> Result<&'static str> {
 ///
 /// # Errors
 /// When apt knows no such package.
-pub(crate) fn packages(package: &str) -> Result<Vec<String>> {
+pub(crate) fn packages(package: &str, apt: &Apt) -> Result<Vec<String>> {
     packages_with(package, |name| {
-        process::capture(
-            process::tool("apt-cache")
-                .args(["depends", "--no-recommends", "--no-suggests", name])
-                .env("LC_ALL", "C"),
-        )
+        process::capture(apt.command("apt-cache").args([
+            "depends",
+            "--no-recommends",
+            "--no-suggests",
+            name,
+        ]))
     })
 }
 
