@@ -52,6 +52,11 @@
 //!
 //! Through `tracing`, nothing by default; nothing on the paths that post and poll.
 
+/// The program in the workspace's README is compiled as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
+
 mod connection;
 mod cq;
 mod device;
