@@ -63,68 +63,70 @@ impl Pattern {
 
     /// Writes the part that begins `offset` bytes into the pattern.
     pub fn fill(&self, offset: usize, bytes: &mut [u8]) {
-        self.each(offset, bytes, |byte, expected| *byte = expected);
+        self.write(offset, bytes, 0);
     }
 
     /// Writes the poison for the part that begins `offset` bytes into the pattern.
     pub fn poison(&self, offset: usize, bytes: &mut [u8]) {
-        self.each(offset, bytes, |byte, expected| *byte = !expected);
+        self.write(offset, bytes, u64::MAX);
     }
 
     /// Compares bytes with the part that begins `offset` bytes into the pattern.
     pub fn check(&self, offset: usize, bytes: &[u8]) -> Option<Mismatch> {
         let mut mismatch: Option<Mismatch> = None;
-        let mut at = offset;
-        self.words(offset, bytes.len(), |range, word| {
-            let (expected, found) = (&word[..range.len()], &bytes[range]);
-            if expected != found {
-                for (index, (&expected, &found)) in expected.iter().zip(found).enumerate() {
-                    if expected != found {
-                        mismatch
-                            .get_or_insert(Mismatch {
-                                offset: at + index,
-                                expected,
-                                found,
-                                wrong: 0,
-                            })
-                            .wrong += 1;
-                    }
+        let mut compare = |at: usize, expected: &[u8], found: &[u8]| {
+            for (index, (&expected, &found)) in expected.iter().zip(found).enumerate() {
+                if expected != found {
+                    let first = Mismatch {
+                        offset: at + index,
+                        expected,
+                        found,
+                        wrong: 0,
+                    };
+                    mismatch.get_or_insert(first).wrong += 1;
                 }
             }
-            at += expected.len();
-        });
+        };
+        let (head, body) = bytes.split_at(before_word(offset).min(bytes.len()));
+        compare(offset, &self.word(offset).to_le_bytes()[offset % 8..], head);
+        let mut at = offset + head.len();
+        let (words, tail) = body.as_chunks::<8>();
+        for found in words {
+            let expected = self.word(at);
+            if u64::from_le_bytes(*found) != expected {
+                compare(at, &expected.to_le_bytes(), found);
+            }
+            at += 8;
+        }
+        compare(at, &self.word(at).to_le_bytes(), tail);
         mismatch
     }
 
-    fn each(&self, offset: usize, bytes: &mut [u8], set: impl Fn(&mut u8, u8)) {
-        self.words(offset, bytes.len(), |range, word| {
-            for (byte, expected) in bytes[range].iter_mut().zip(word) {
-                set(byte, expected);
-            }
-        });
+    fn write(&self, offset: usize, bytes: &mut [u8], flip: u64) {
+        let word = |at| (self.word(at) ^ flip).to_le_bytes();
+        let (head, body) = bytes.split_at_mut(before_word(offset).min(bytes.len()));
+        let first = &word(offset)[offset % 8..];
+        head.copy_from_slice(&first[..head.len()]);
+        let mut at = offset + head.len();
+        let (words, tail) = body.as_chunks_mut::<8>();
+        for bytes in words {
+            *bytes = word(at);
+            at += 8;
+        }
+        tail.copy_from_slice(&word(at)[..tail.len()]);
     }
 
-    /// Calls back for every run of bytes that one word covers: where it is in the caller's slice,
-    /// and the bytes that belong there, at the front of the array.
-    fn words(
-        &self,
-        offset: usize,
-        len: usize,
-        mut run: impl FnMut(std::ops::Range<usize>, [u8; 8]),
-    ) {
-        let mut done = 0;
-        while done < len {
-            let at = offset + done;
-            let skip = at % 8;
-            let mut word = mix(self
-                .seed
-                .wrapping_add(((at / 8) as u64).wrapping_mul(GAMMA)));
-            word >>= 8 * skip;
-            let take = (8 - skip).min(len - done);
-            run(done..done + take, word.to_le_bytes());
-            done += take;
-        }
+    /// The word that holds the byte at `offset`.
+    fn word(&self, offset: usize) -> u64 {
+        mix(self
+            .seed
+            .wrapping_add(((offset / 8) as u64).wrapping_mul(GAMMA)))
     }
+}
+
+/// Bytes from `offset` to the next place where a word begins.
+fn before_word(offset: usize) -> usize {
+    offset.wrapping_neg() % 8
 }
 
 fn mix(mut z: u64) -> u64 {
