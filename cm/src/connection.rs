@@ -179,17 +179,33 @@ impl Connection {
         }
     }
 
-    /// Waits until data can flow, and gives the private data of the acceptance.
+    /// Waits until data can flow, and gives the private data of the acceptance; none when the
+    /// event was taken before.
     ///
     /// # Errors
     /// [`Error::NoListener`], [`Error::Rejected`], [`Error::Unreachable`], [`Error::ConnectFailed`],
     /// [`Error::Disconnected`], [`Error::DeviceRemoved`], or [`Error::TimedOut`].
     pub fn wait_established(&self, deadline: Deadline) -> Result<Vec<u8>, Error> {
         loop {
+            if self.is_established()? {
+                return Ok(Vec::new());
+            }
             let event = self.next_event(deadline)?;
             if let Some(private_data) = self.established(event)? {
                 return Ok(private_data);
             }
+        }
+    }
+
+    /// Whether data can flow already.
+    ///
+    /// # Errors
+    /// [`Error::Disconnected`] when it never will again.
+    pub fn is_established(&self) -> Result<bool, Error> {
+        match self.state() {
+            ConnectionState::Connecting => Ok(false),
+            ConnectionState::Established => Ok(true),
+            ConnectionState::Closed => Err(Error::Disconnected { peer: self.peer }),
         }
     }
 

@@ -12,13 +12,20 @@ use crate::error::{Error, ErrorKind};
 /// every drop leaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
-    pid: u32,
+    /// Counts the processes from the first one down to this one that made objects. Unlike a process
+    /// id it never comes again in a line of descendants.
+    generation: u32,
 }
 
 impl Origin {
     /// The process running now. Called when an object is made.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Environment`] when the kernel cannot tell a child from its parent (before
+    /// Linux 4.14).
     pub fn current(verb: &'static str) -> Result<Self, Error> {
-        let pid = std::process::id();
+        // Inherited by children, in which the page is zero again.
+        static LAST: AtomicU32 = AtomicU32::new(0);
         let page = page().ok_or_else(|| {
             Error::refused(
                 verb,
@@ -26,14 +33,22 @@ impl Origin {
                 "cannot map the page that detects a fork (madvise MADV_WIPEONFORK, Linux 4.14)",
             )
         })?;
-        page.store(pid, Ordering::Relaxed);
-        Ok(Self { pid })
+        let mut generation = page.load(Ordering::Relaxed);
+        if generation == 0 {
+            let next = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+            generation = match page.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                Ok(_) => next,
+                Err(set_by_another_thread) => set_by_another_thread,
+            };
+        }
+        Ok(Self { generation })
     }
 
     /// Whether this is still the process that made the object: one load and one comparison.
     #[inline]
     pub fn is_current(self) -> bool {
-        page().is_some_and(|page| page.load(Ordering::Relaxed) == self.pid)
+        page().is_some_and(|page| page.load(Ordering::Relaxed) == self.generation)
     }
 
     /// An error if this is a forked child of the process that made the object.
@@ -47,7 +62,7 @@ impl Origin {
     }
 }
 
-/// A word that holds the process id and that the kernel zeroes in every child, however it was made.
+/// A word that the kernel zeroes in every child, however it was made.
 #[inline]
 fn page() -> Option<&'static AtomicU32> {
     static PAGE: OnceLock<Option<&'static AtomicU32>> = OnceLock::new();
@@ -97,11 +112,14 @@ mod tests {
     #[cfg(not(miri))]
     fn an_object_is_foreign_in_a_forked_child() {
         let origin = Origin::current("test").expect("the page can be mapped");
-        // SAFETY: the child only loads an atomic and leaves by _exit, so no lock held by another
-        // thread of the parent matters.
+        // SAFETY: the child uses atomics only and leaves by _exit, so no lock held by another thread
+        // of the parent matters.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            let code = i32::from(origin.is_current());
+            let before = origin.is_current();
+            // A child that makes objects of its own does not take the parent's for them.
+            let own = Origin::current("test").expect("the page is mapped");
+            let code = i32::from(before || origin.is_current() || !own.is_current());
             // SAFETY: _exit ends the child without running anything else.
             unsafe { libc::_exit(code) };
         }

@@ -104,7 +104,7 @@ impl Connection {
     /// [`TimedOut`](crate::ErrorKind::TimedOut) after `timeout`.
     pub fn wait_established(&self, timeout: Duration) -> Result<(), Error> {
         let deadline = Deadline::after(timeout);
-        while self.link.state() != ConnectionState::Established {
+        while !self.link.is_established()? {
             let event = self.next_link_event(deadline)?;
             if self.link.established(event)?.is_some() {
                 break;
