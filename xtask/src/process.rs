@@ -3,9 +3,11 @@
 use std::env;
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +17,9 @@ use crate::error::{Context, Error, Result};
 
 /// Folders of system tools that an ordinary user's `PATH` may lack.
 const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
+
+/// How long output may still come after a command's end.
+const LEFTOVERS: Duration = Duration::from_secs(10);
 
 /// Finds a program in `PATH` and in the folders of system tools.
 pub(crate) fn find_tool(name: &str) -> Option<PathBuf> {
@@ -34,31 +39,69 @@ pub(crate) fn tool(name: &str) -> Command {
     Command::new(find_tool(name).unwrap_or_else(|| PathBuf::from(name)))
 }
 
-/// Runs a command to its end and returns its standard output.
+/// Runs a command that is quick by nature and returns its standard output.
 ///
 /// # Errors
-/// When it cannot be started or does not exit with 0: its command line and the last line it wrote to standard error.
+/// When it cannot be started, does not exit with 0, or not within two minutes: its command line and the last line it
+/// wrote to standard error.
 pub(crate) fn capture(command: &mut Command) -> Result<String> {
-    let output = command
-        .output()
+    capture_within(command, Duration::from_secs(120))
+}
+
+/// Runs a command to its end, but no longer than `limit`, and returns its standard output.
+///
+/// # Errors
+/// As [`capture`]; past the limit it is killed with all that it started.
+pub(crate) fn capture_within(command: &mut Command, limit: Duration) -> Result<String> {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command
+        .spawn()
         .context(|| format!("cannot run {}", line_of(command)))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    let mut child = Guarded(child);
+    let stdout = child.0.stdout.take().map(read_all);
+    let stderr = child.0.stderr.take().map(read_all);
+    let Some(status) = wait_until(&mut child.0, Instant::now() + limit)? else {
+        return Err(Error::new(format!(
+            "{} did not end within {} s and was killed",
+            line_of(command),
+            limit.as_secs()
+        )));
+    };
+    let text = |reader: Option<Receiver<Vec<u8>>>| {
+        // A process that it left behind may keep the pipe open: what came so far is enough then.
+        let bytes = reader.and_then(|reader| reader.recv_timeout(LEFTOVERS).ok());
+        String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()
+    };
+    let (stdout, stderr) = (text(stdout), text(stderr));
+    if status.success() {
+        return Ok(stdout);
     }
-    let stderr = String::from_utf8_lossy(&output.stderr);
     let last = stderr.lines().rev().find(|line| !line.trim().is_empty());
     Err(Error::new(format!(
         "{} failed ({}){}",
         line_of(command),
-        describe(output.status),
+        describe(status),
         last.map(|line| format!(": {}", line.trim()))
             .unwrap_or_default()
     )))
 }
 
+/// Reads a pipe to its end, in a thread of its own, so that a full pipe blocks nobody.
+fn read_all(mut from: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
+    let (send, receive) = mpsc::channel();
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What was read before an error is what there is.
+        let _ = from.read_to_end(&mut bytes);
+        // Nobody waits any more when the command was given up.
+        let _ = send.send(bytes);
+    });
+    receive
+}
+
 /// Whether a command exits with 0; its output is dropped.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
-    command.output().is_ok_and(|output| output.status.success())
+    capture(command).is_ok()
 }
 
 /// A command as one would type it, for messages.
@@ -93,6 +136,8 @@ pub(crate) fn exit_code(status: ExitStatus) -> u8 {
 /// # Errors
 /// When waiting itself fails.
 pub(crate) fn wait_until(child: &mut Child, deadline: Instant) -> Result<Option<ExitStatus>> {
+    // Most commands end at once, some take minutes: look often at first.
+    let mut pause = Duration::from_millis(1);
     loop {
         if let Some(status) = child
             .try_wait()
@@ -104,7 +149,8 @@ pub(crate) fn wait_until(child: &mut Child, deadline: Instant) -> Result<Option<
         if left.is_zero() {
             return Ok(None);
         }
-        thread::sleep(left.min(Duration::from_millis(20)));
+        thread::sleep(left.min(pause));
+        pause = (pause * 2).min(Duration::from_millis(20));
     }
 }
 
@@ -174,6 +220,26 @@ mod tests {
         let error = capture(&mut command).unwrap_err().to_string();
         assert!(error.contains("exit code 3"), "{error}");
         assert!(error.ends_with(": the reason"), "{error}");
+    }
+
+    #[test]
+    fn a_command_past_its_limit_is_killed_and_named() {
+        let started = Instant::now();
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 60; true"]);
+        let error = capture_within(&mut command, Duration::from_millis(100)).unwrap_err();
+        assert!(error.to_string().contains("was killed"), "{error}");
+        assert!(started.elapsed() < Duration::from_secs(20));
+    }
+
+    #[test]
+    fn a_large_output_is_captured_whole() {
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            "head -c 1000000 /dev/zero | tr '\\0' x; head -c 1000000 /dev/zero >&2",
+        ]);
+        assert_eq!(capture(&mut command).unwrap().len(), 1_000_000);
     }
 
     #[test]

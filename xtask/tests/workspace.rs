@@ -10,7 +10,13 @@ const LAYERS: [&str; 5] = ["rdma-core-sys", "verbs", "cm", "rpma", "rpma-tools"]
 
 fn metadata() -> Value {
     let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version", "1", "--locked", "--manifest-path"])
+        .args([
+            "metadata",
+            "--format-version",
+            "1",
+            "--locked",
+            "--manifest-path",
+        ])
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml"))
         .output()
         .expect("cargo runs");
@@ -32,7 +38,10 @@ fn each_layer_depends_on_the_one_below_and_on_none_above() {
     let metadata = metadata();
     let mut seen = 0;
     for package in list(&metadata, "packages") {
-        let Some(layer) = LAYERS.iter().position(|name| *name == text(package, "name")) else {
+        let Some(layer) = LAYERS
+            .iter()
+            .position(|name| *name == text(package, "name"))
+        else {
             continue;
         };
         seen += 1;
@@ -42,7 +51,11 @@ fn each_layer_depends_on_the_one_below_and_on_none_above() {
             .map(|dependency| text(dependency, "name"))
             .filter(|name| LAYERS.contains(name))
             .collect();
-        let below: Vec<_> = layer.checked_sub(1).map(|below| LAYERS[below]).into_iter().collect();
+        let below: Vec<_> = layer
+            .checked_sub(1)
+            .map(|below| LAYERS[below])
+            .into_iter()
+            .collect();
         assert_eq!(ours, below, "dependencies of {}", LAYERS[layer]);
     }
     assert_eq!(seen, LAYERS.len());
@@ -79,7 +92,12 @@ fn no_crate_can_be_published_by_accident() {
     for package in list(&metadata, "packages") {
         // Members have no registry as their source.
         if package["source"].is_null() {
-            assert_eq!(package["publish"], Value::Array(Vec::new()), "{}", text(package, "name"));
+            assert_eq!(
+                package["publish"],
+                Value::Array(Vec::new()),
+                "{}",
+                text(package, "name")
+            );
         }
     }
 }

@@ -3,12 +3,16 @@
 mod needs;
 
 use std::process::Stdio;
+use std::time::Duration;
 
 pub(crate) use needs::{Need, Set};
 
 use crate::error::{Context, Error, Result};
 use crate::process;
 use crate::report::{self, Step};
+
+/// How long one call of apt-get may take, with a slow network and another apt in the way.
+const APT_LIMIT: Duration = Duration::from_secs(1200);
 
 /// Makes sure that everything in `sets` is there, installing it where this user may.
 ///
@@ -67,7 +71,7 @@ pub(crate) fn update_lists(why: &str) -> Result<()> {
         }
     };
     let step = Step::start(format!("apt-get update, {why}"));
-    process::capture(&mut apt_get(how, &["-qq", "update"]))?;
+    process::capture_within(&mut apt_get(how, &["-qq", "update"]), APT_LIMIT)?;
     step.done("done");
     Ok(())
 }
@@ -165,12 +169,12 @@ fn install(missing: &[Need], how: Privilege) -> Result<()> {
             "--no-install-recommends",
         ];
         words.extend(names.split(' '));
-        process::capture(apt_get(how, &words).stdin(Stdio::null()))
+        process::capture_within(apt_get(how, &words).stdin(Stdio::null()), APT_LIMIT)
     };
     // Only if need be: fresh lists cost more time than most installations.
     if attempt().is_err() {
         step.progress(|| "updating the lists of packages".to_owned());
-        process::capture(&mut apt_get(how, &["-qq", "update"]))
+        process::capture_within(&mut apt_get(how, &["-qq", "update"]), APT_LIMIT)
             .context(|| "cannot update apt's lists".to_owned())?;
         attempt().context(|| format!("cannot install {names}"))?;
     }

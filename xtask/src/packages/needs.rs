@@ -128,6 +128,9 @@ const IP: Need = tool("iproute2", "ip", "sets network interfaces up");
 const RDMA: Need = tool("iproute2", "rdma", "makes the SoftRoCE device");
 const MODPROBE: Need = tool("kmod", "modprobe", "finds and loads kernel modules");
 
+const XZ: Need = tool("xz-utils", "xz", "unpacks kernels and modules");
+const ZSTD: Need = tool("zstd", "zstd", "unpacks kernels and modules");
+
 const BUILD: &[Need] = &[
     tool(
         "gcc",
@@ -154,8 +157,8 @@ const VM: &[Need] = &[
     tool("busybox-static", "busybox", "the first programs in the VM"),
     MODPROBE,
     tool("cpio", "cpio", "packs the VM's initrd"),
-    tool("xz-utils", "xz", "unpacks kernels and modules"),
-    tool("zstd", "zstd", "unpacks kernels and modules"),
+    XZ,
+    ZSTD,
     IP,
     RDMA,
     PROVIDER,
@@ -186,6 +189,8 @@ const PEERS: &[Need] = &[
     tool("valgrind", "valgrind", "memory checks of the tools"),
     tool("libcap2-bin", "capsh", "runs tests without capabilities"),
     tool("util-linux", "setpriv", "runs tests as a plain user"),
+    XZ,
+    ZSTD,
 ];
 
 const CHECKS: &[Need] = &[Need {

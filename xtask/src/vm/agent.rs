@@ -161,7 +161,7 @@ impl Writer {
 }
 
 /// One command for one client.
-fn run(mut stream: TcpStream, token: &str) -> io::Result<()> {
+pub(super) fn run(mut stream: TcpStream, token: &str) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let writer = Writer(Arc::new(Mutex::new(stream.try_clone()?)));
     let request = match protocol::read_frame(&mut stream)? {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::kernel::Kernel;
 use super::qemu::{self, Boot};
 use super::state::{self, Lock, Running};
-use super::{Config, accel, client, initrd, kernel};
+use super::{Config, accel, client, initrd, kernel, tidy};
 use crate::error::{Context, Error, Result};
 use crate::packages::{self, Set};
 use crate::process;
@@ -73,6 +73,7 @@ fn stop_locked(config: &Config) -> Result<bool> {
         state::end_qemu(pid, &config.folder)?;
     }
     state::forget(&config.folder);
+    tidy::large_files(&config.folder);
     Ok(saved.is_some())
 }
 
@@ -139,6 +140,7 @@ fn start(config: &Config, kernel: &Kernel, made_of: u64) -> Result<Running> {
                 };
                 running.save(folder)?;
                 step.done("up");
+                tidy::old_leftovers(config);
                 return Ok(running);
             }
             Err(error) => {
@@ -220,22 +222,14 @@ fn launch(config: &Config, boot: &mut Boot<'_>) -> Result<()> {
             .arg(folder.join("qemu.pid"))
             // Its own session, no standard streams of ours, and it says whether it came up.
             .arg("-daemonize")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped());
+            .stdin(Stdio::null());
         close_all_but_standard_streams(&mut command);
-        let output = command
-            .output()
-            .context(|| "cannot run qemu-system-x86_64 (package qemu-system-x86)".to_owned())?;
-        if output.status.success() {
-            return Ok(());
-        }
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        if !said.contains("host forwarding rule") {
-            return Err(Error::new(format!(
-                "QEMU did not start ({}): {said}",
-                process::describe(output.status)
-            )));
+        match process::capture_within(&mut command, Duration::from_secs(30)) {
+            Ok(_) => return Ok(()),
+            Err(error) if !error.to_string().contains("host forwarding rule") => {
+                return Err(Error::new(format!("QEMU did not start: {error}")));
+            }
+            Err(_) => {}
         }
         // Somebody else has this port.
         boot.port = boot.port.wrapping_add(1).max(20_000);

@@ -61,6 +61,7 @@ pub(crate) fn obtain(config: &Config) -> Result<Kernel> {
     };
     let folder = folder_of(config, &packages, &apt);
     if let Some(kernel) = Kernel::in_folder(&folder) {
+        super::tidy::mark_used(&folder);
         return Ok(kernel);
     }
     let staging = folder.with_extension("new");

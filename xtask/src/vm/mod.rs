@@ -5,6 +5,8 @@
 
 mod accel;
 pub(crate) mod agent;
+#[cfg(test)]
+mod agent_test;
 mod apt;
 mod boot;
 mod client;
@@ -19,6 +21,7 @@ mod resolve;
 mod state;
 #[cfg(test)]
 mod testing;
+mod tidy;
 mod vmlinux;
 
 use std::ffi::OsString;
