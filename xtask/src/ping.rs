@@ -21,6 +21,7 @@ const DEFAULT_OPTIONS: [&str; 6] = ["-c", "10", "-s", "4096", "--op", "all"];
 
 /// How long the server may take to end after the client has.
 const SERVER_GRACE: Duration = Duration::from_secs(10);
+const SERVER_GRACE_AFTER_FAILURE: Duration = Duration::from_secs(2);
 
 /// Sets up, builds, pings; the exit code is the client's, or 1 when only the server failed.
 ///
@@ -43,12 +44,24 @@ pub(crate) fn run(options: &[OsString], deadline: Duration) -> Result<ExitCode> 
     let mut client_words = vec![OsString::from(&address)];
     client_words.extend(options);
 
-    let mut server = start(&place, &program, "server", &server_words)?;
-    let mut client = start(&place, &program, "client", &client_words)?;
+    // A document for a program: then nothing else may stand on standard output.
+    let json = client_words.iter().any(|word| word == "--json");
+    let (server_shown, client_shown) = if json {
+        (Shown::OnStderr, Shown::AsItIs)
+    } else {
+        (Shown::Named, Shown::Named)
+    };
+
+    let mut server = start(&place, &program, "server", &server_words, server_shown)?;
+    let mut client = start(&place, &program, "client", &client_words, client_shown)?;
 
     let client_code = client.end(deadline)?;
-    let server_deadline = Instant::now() + SERVER_GRACE;
-    let server_code = server.end(server_deadline);
+    let grace = if client_code == 0 {
+        SERVER_GRACE
+    } else {
+        SERVER_GRACE_AFTER_FAILURE
+    };
+    let server_code = server.end(Instant::now() + grace);
     report::say(format!("client: exit code {client_code}"));
     let server_code = match server_code {
         Ok(code) => code,
@@ -133,15 +146,32 @@ fn port_words(options: &[OsString]) -> Vec<OsString> {
     Vec::new()
 }
 
-fn start(place: &Place, program: &Path, name: &'static str, words: &[OsString]) -> Result<End> {
-    let shown: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
-    report::say(format!("{name}: rpma-ping {}", shown.join(" ")));
-    let mut command = place.command(program)?;
-    command.args(words);
-    spawn(command, name)
+/// How an end's standard output is passed on. Its standard error always carries the end's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    /// Every line under the end's name.
+    Named,
+    /// On standard error, every line under the end's name.
+    OnStderr,
+    /// Unchanged.
+    AsItIs,
 }
 
-fn spawn(mut command: Command, name: &'static str) -> Result<End> {
+fn start(
+    place: &Place,
+    program: &Path,
+    name: &'static str,
+    words: &[OsString],
+    shown: Shown,
+) -> Result<End> {
+    let line: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+    report::say(format!("{name}: rpma-ping {}", line.join(" ")));
+    let mut command = place.command(program)?;
+    command.args(words);
+    spawn(command, name, shown)
+}
+
+fn spawn(mut command: Command, name: &'static str, shown: Shown) -> Result<End> {
     command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -152,10 +182,14 @@ fn spawn(mut command: Command, name: &'static str) -> Result<End> {
     let mut child = Guarded(child);
     let mut readers = Vec::new();
     if let Some(stdout) = child.0.stdout.take() {
-        readers.push(pass_on(stdout, name, std::io::stdout()));
+        readers.push(match shown {
+            Shown::Named => pass_on(stdout, Some(name), std::io::stdout()),
+            Shown::OnStderr => pass_on(stdout, Some(name), std::io::stderr()),
+            Shown::AsItIs => pass_on(stdout, None, std::io::stdout()),
+        });
     }
     if let Some(stderr) = child.0.stderr.take() {
-        readers.push(pass_on(stderr, name, std::io::stderr()));
+        readers.push(pass_on(stderr, Some(name), std::io::stderr()));
     }
     Ok(End {
         name,
@@ -166,7 +200,7 @@ fn spawn(mut command: Command, name: &'static str) -> Result<End> {
 
 fn pass_on(
     from: impl Read + Send + 'static,
-    name: &'static str,
+    name: Option<&'static str>,
     mut to: impl Write + Send + 'static,
 ) -> thread::JoinHandle<()> {
     thread::spawn(move || {
@@ -174,7 +208,8 @@ fn pass_on(
             .split(b'\n')
             .map_while(std::result::Result::ok)
         {
-            let text = format!("{name} | {}\n", String::from_utf8_lossy(&line));
+            let name = name.map(|name| format!("{name} | ")).unwrap_or_default();
+            let text = format!("{name}{}\n", String::from_utf8_lossy(&line));
             // Nobody reads any more: the exit code still tells.
             if to.write_all(text.as_bytes()).is_err() {
                 return;
@@ -245,7 +280,7 @@ mod tests {
     fn an_end_that_hangs_is_killed_at_the_deadline_and_named() {
         let mut command = Command::new("sleep");
         command.arg("60");
-        let mut end = spawn(command, "client").unwrap();
+        let mut end = spawn(command, "client", Shown::Named).unwrap();
         let error = end
             .end(Instant::now() + Duration::from_millis(50))
             .unwrap_err()
@@ -257,7 +292,7 @@ mod tests {
     fn an_end_that_fails_gives_its_exit_code() {
         let mut command = Command::new("sh");
         command.args(["-c", "exit 2"]);
-        let mut end = spawn(command, "server").unwrap();
+        let mut end = spawn(command, "server", Shown::Named).unwrap();
         assert_eq!(
             end.end(Instant::now() + Duration::from_secs(20)).unwrap(),
             2
