@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -267,7 +267,7 @@ pub(super) fn serial_to(file: &Path) -> String {
 }
 
 /// Where the guest's console is written to.
-pub(super) fn console(folder: &Path) -> std::path::PathBuf {
+pub(super) fn console(folder: &Path) -> PathBuf {
     folder.join("console.log")
 }
 
@@ -313,17 +313,17 @@ fn last_words(file: &Path) -> String {
 ///
 /// # Errors
 /// When it cannot be written.
-pub(crate) fn copy_of_this_program(to: &Path) -> Result<std::path::PathBuf> {
+pub(crate) fn copy_of_this_program(to: &Path) -> Result<PathBuf> {
     let failed = || format!("cannot copy this program to {}", to.display());
-    let staging = to.with_extension(format!("new-{}", std::process::id()));
-    let own = std::env::current_exe().context(failed)?;
-    if own == to {
-        return Ok(own);
+    if std::env::current_exe().is_ok_and(|own| own == to) {
+        return Ok(to.to_owned());
     }
     if let Some(folder) = to.parent() {
         fs::create_dir_all(folder).context(failed)?;
     }
-    fs::copy(own, &staging).context(failed)?;
+    let staging = to.with_extension(format!("new-{}", std::process::id()));
+    // Not by its name: a rebuild may have put another program there, or none for the moment.
+    fs::copy("/proc/self/exe", &staging).context(failed)?;
     fs::rename(&staging, to).context(failed)?;
     Ok(to.to_owned())
 }
