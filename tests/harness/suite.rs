@@ -1,0 +1,177 @@
+//! The list of tests, and how it is run.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Conclusion, Failed, Trial};
+
+use crate::Outcome;
+use crate::baseline::Baseline;
+use crate::kernel_log::KernelLog;
+use crate::need::Need;
+use crate::watchdog::Watchdog;
+
+/// Names the role in which a test program runs as a child of itself.
+pub(crate) const ROLE: &str = "RPMA_TEST_ROLE";
+/// The role's argument.
+pub(crate) const ARGUMENT: &str = "RPMA_TEST_ROLE_ARGUMENT";
+
+/// What a test program does as a child of itself: a name, and a function.
+pub type Role = (&'static str, fn() -> Outcome);
+
+/// The argument that the parent gave the role.
+pub fn role_argument() -> String {
+    std::env::var(ARGUMENT).unwrap_or_default()
+}
+
+/// Whether the long tests run, too.
+pub fn full() -> bool {
+    is_set("RPMA_TEST_FULL")
+}
+
+/// How often to repeat: `normal` times, or `long` times among the long tests.
+pub fn rounds(normal: usize, long: usize) -> usize {
+    if full() { long } else { normal }
+}
+
+fn is_set(name: &str) -> bool {
+    std::env::var_os(name).is_some_and(|value| value != "0" && !value.is_empty())
+}
+
+/// One test.
+#[derive(Debug)]
+pub struct Test {
+    name: &'static str,
+    needs: Vec<Need>,
+    limit: Duration,
+    long: bool,
+    leaks_checked: bool,
+    body: fn() -> Outcome,
+}
+
+/// A test named after the rule it holds.
+pub fn test(name: &'static str, needs: &[Need], body: fn() -> Outcome) -> Test {
+    Test {
+        name,
+        needs: needs.to_vec(),
+        limit: Duration::from_secs(60),
+        long: false,
+        leaks_checked: needs.contains(&Need::Device),
+        body,
+    }
+}
+
+impl Test {
+    /// Another time limit than 60 s.
+    #[must_use]
+    pub fn limit(mut self, seconds: u64) -> Self {
+        self.limit = Duration::from_secs(seconds);
+        self
+    }
+
+    /// Runs only among the long tests.
+    #[must_use]
+    pub fn long(mut self) -> Self {
+        self.long = true;
+        self
+    }
+
+    /// Leaves objects behind on purpose.
+    #[must_use]
+    pub fn leaks(mut self) -> Self {
+        self.leaks_checked = false;
+        self
+    }
+
+    fn trial(self, require_all: bool) -> Trial {
+        let missing: Vec<_> = self
+            .needs
+            .iter()
+            .filter_map(|need| need.missing())
+            .collect();
+        if missing.is_empty() {
+            let name = self.name;
+            return Trial::test(name, move || self.run());
+        }
+        let text = format!("missing: {}", missing.join("; "));
+        if require_all {
+            Trial::test(self.name, move || Err(Failed::from(text)))
+        } else {
+            Trial::test(self.name, || Ok(())).with_ignored_flag(true)
+        }
+    }
+
+    fn run(&self) -> Outcome {
+        let _watchdog = Watchdog::start(self.name, self.limit);
+        let mut log = KernelLog::from_now();
+        let baseline = self.leaks_checked.then(Baseline::take).transpose()?;
+        (self.body)()?;
+        crate::phase("looking for what was left behind");
+        if let Some(baseline) = baseline {
+            baseline.check()?;
+        }
+        match log.faults() {
+            faults if faults.is_empty() => Ok(()),
+            faults => Err(format!("the kernel complained:\n{}", faults.join("\n")).into()),
+        }
+    }
+}
+
+/// Runs the tests that the command line selects, one after the other: they count objects of the
+/// whole machine. As a child of itself the program runs one of the `roles` instead.
+pub fn run(tests: Vec<Test>, roles: &[Role]) -> ExitCode {
+    if let Ok(role) = std::env::var(ROLE) {
+        return run_role(&role, roles);
+    }
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    let require_all = is_set("RPMA_REQUIRE_ALL");
+    if !arguments.list {
+        prepare(&tests, require_all);
+    }
+    let trials = tests
+        .into_iter()
+        .filter(|test| full() || !test.long)
+        .map(|test| test.trial(require_all))
+        .collect();
+    let conclusion: Conclusion = libtest_mimic::run(&arguments, trials);
+    conclusion.exit_code()
+}
+
+/// Says what is missing, and lets the libraries open what they keep open for good, so that it is
+/// not taken for a leak of the first test.
+fn prepare(tests: &[Test], require_all: bool) {
+    let mut needs: Vec<_> = tests
+        .iter()
+        .flat_map(|test| test.needs.iter().copied())
+        .collect();
+    needs.sort_unstable();
+    needs.dedup();
+    for missing in needs.iter().filter_map(|need| need.missing()) {
+        let then = if require_all { "fail" } else { "are ignored" };
+        println!("missing: {missing}; the tests that need it {then}");
+    }
+    if let Ok(device) = crate::device::find() {
+        println!("device {} at {}", device.name, device.ip);
+        if let Err(error) = rpma::Device::local(device.ip) {
+            println!("device {} cannot be used: {error}", device.name);
+        }
+    }
+}
+
+fn run_role(role: &str, roles: &[Role]) -> ExitCode {
+    let Some((_, body)) = roles.iter().find(|(name, _)| *name == role) else {
+        eprintln!("no role {role}");
+        return ExitCode::from(102);
+    };
+    match body() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failed) => {
+            eprintln!(
+                "role {role} failed: {}",
+                failed.message().unwrap_or("no message")
+            );
+            ExitCode::FAILURE
+        }
+    }
+}
