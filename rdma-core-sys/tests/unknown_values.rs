@@ -20,7 +20,9 @@ macro_rules! newtypes {
                 let value = unsafe { std::mem::transmute::<u32, $name>(integer) };
                 assert_eq!(value, $name(integer.cast_into()), "{}", stringify!($name));
                 assert_eq!(u32::from_ne_bytes(value.0.to_ne_bytes()), integer, "{}", stringify!($name));
-                assert_eq!(format!("{value:?}"), format!("{}({})", stringify!($name), value.0));
+                if [0, 200, u32::MAX].contains(&raw) {
+                    assert_eq!(format!("{value:?}"), format!("{}({})", stringify!($name), value.0));
+                }
             })*
         }
     };

@@ -10,11 +10,16 @@ use std::process::Command;
 /// The committed file, from the workspace's root.
 const COMMITTED: &str = "rdma-core-sys/src/bindings.rs";
 
+/// The release of rdma-core whose headers the committed file is made from.
+const RELEASE: &str = "44";
+
 /// Writes the bindings file, or with `check` only compares it.
 ///
+/// Headers of a later release may only add to what is committed; they are checked for that, and never written from.
+///
 /// # Errors
-/// The generator fails (no libclang, no headers), a file cannot be read or written, or with `check` the two differ; the
-/// text names the first line that does.
+/// The generator fails (no libclang, no headers), a file cannot be read or written, the headers are not those of the release
+/// that is committed and are to be written from, or with `check` the two differ; the text names the first line that does.
 pub(crate) fn run(check: bool) -> Result<(), String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
@@ -27,12 +32,53 @@ pub(crate) fn run(check: bool) -> Result<(), String> {
         println!("{COMMITTED} is what the generator makes of the installed headers");
         return Ok(());
     }
-    if check {
-        return Err(difference(&old, &fresh));
+    match (installed_release(), check) {
+        (Some(release), true) if release != RELEASE => {
+            only_adds(&old, &fresh, &release)?;
+            println!(
+                "the headers of rdma-core {release} only add to {COMMITTED}, which is made from {RELEASE}"
+            );
+            Ok(())
+        }
+        (Some(release), false) if release != RELEASE => Err(format!(
+            "{COMMITTED} is made from the headers of rdma-core {RELEASE}, installed are those of {release}: run this on Debian 12, \
+             or set RDMA_CORE_INCLUDE_DIR to a directory with the headers of {RELEASE}"
+        )),
+        (_, true) => Err(difference(&old, &fresh)),
+        (_, false) => {
+            fs::write(&committed, fresh)
+                .map_err(|e| format!("cannot write {}: {e}", committed.display()))?;
+            println!("{COMMITTED} written");
+            Ok(())
+        }
     }
-    fs::write(&committed, fresh)
-        .map_err(|e| format!("cannot write {}: {e}", committed.display()))?;
-    println!("{COMMITTED} written");
+}
+
+/// The release of the headers that the generator reads, where pkg-config knows it.
+fn installed_release() -> Option<String> {
+    if env::var_os("RDMA_CORE_INCLUDE_DIR").is_some() {
+        return None;
+    }
+    let output = Command::new("pkg-config")
+        .args(["--modversion", "libibverbs"])
+        .output()
+        .ok()?;
+    // The third number of the library's version is the release.
+    let version = String::from_utf8(output.stdout).ok()?;
+    version.trim().split('.').nth(2).map(str::to_owned)
+}
+
+/// Checks that every committed line is there, in order, among the new ones.
+fn only_adds(committed: &str, fresh: &str, release: &str) -> Result<(), String> {
+    let mut new = fresh.lines();
+    for (number, old) in committed.lines().enumerate() {
+        if !new.any(|line| line == old) {
+            return Err(format!(
+                "the headers of rdma-core {release} do not have line {} of {COMMITTED}, or have it elsewhere:\n  {old}",
+                number + 1
+            ));
+        }
+    }
     Ok(())
 }
 
@@ -106,7 +152,7 @@ fn difference(committed: &str, fresh: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::difference;
+    use super::{difference, only_adds};
 
     #[test]
     fn difference_names_the_first_line_that_differs() {
@@ -124,5 +170,20 @@ mod tests {
             text.contains("from line 2:\n  committed: (no line)\n  generated: b"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn later_headers_may_add_lines_anywhere() {
+        only_adds("a\nb\nc\n", "a\nx\nb\nc\ny\n", "56").unwrap();
+    }
+
+    #[test]
+    fn later_headers_may_not_change_or_drop_a_line() {
+        let error = only_adds("a\nb\nc\n", "a\nB\nc\n", "56").unwrap_err();
+        assert!(
+            error.contains("rdma-core 56 do not have line 2") && error.ends_with("  b"),
+            "{error}"
+        );
+        assert!(only_adds("a\nb\n", "b\na\n", "56").is_err());
     }
 }
