@@ -212,6 +212,10 @@ impl<'a> Session<'a> {
         let client = outcome.peer;
         let idle = Duration::from_millis(self.hello.interval_ms.into()) + self.link.deadline();
         loop {
+            // A client that pings fast never lets a wait run out.
+            if self.stop.requested() {
+                return Err(Broken::Stopped.into_failure(client, idle));
+            }
             let sequence = outcome.tally.sent;
             let step = Step {
                 sequence,

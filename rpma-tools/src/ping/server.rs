@@ -107,7 +107,7 @@ impl Server {
         let wanted = local_address(options, stop)?;
         let doing = format!("cannot listen on {wanted}");
         let early = |error: rpma::Error| diagnose::explain(library(&doing, &error));
-        let device = Device::local(wanted.ip()).map_err(early)?;
+        let device = Device::local_at(wanted).map_err(early)?;
         let peer = Peer::new(&device).map_err(early)?;
         let late = |error: rpma::Error| library(&doing, &error);
         let endpoint = Endpoint::listen(&peer, wanted).map_err(late)?;
@@ -151,7 +151,10 @@ impl Server {
                 }
                 Err(error) if error.kind() == ErrorKind::TimedOut => {}
                 Err(error) => {
-                    let failure = library(format!("on {}", self.address), &error);
+                    let failure = library(
+                        format!("a request at {} cannot be taken", self.address),
+                        &error,
+                    );
                     if error.kind() == ErrorKind::DeviceRemoved {
                         break Err(failure);
                     }

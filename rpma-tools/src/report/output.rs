@@ -42,7 +42,11 @@ impl Output {
     /// Writes text to standard output as it is, at once.
     pub fn text(&mut self, text: impl Display) {
         if self.out_open {
-            let written = write!(self.out, "{text}").and_then(|()| self.out.flush());
+            let text = text.to_string();
+            let written = self
+                .out
+                .write_all(text.as_bytes())
+                .and_then(|()| self.out.flush());
             if written.is_err() {
                 self.out_open = false;
                 self.stop.request();
@@ -55,14 +59,20 @@ impl Output {
         self.text(format_args!("{line}\n"));
     }
 
-    /// Writes a failure to standard error. Should that be gone, there is nobody left to tell.
+    /// Writes a failure to standard error.
     pub fn failure(&mut self, failure: &Failure) {
-        let _ = write!(self.err, "{failure}");
+        self.error_text(&failure.to_string());
     }
 
     /// Writes a line to standard error.
     pub fn error_line(&mut self, line: impl Display) {
-        let _ = writeln!(self.err, "rpma-ping: {line}");
+        self.error_text(&format!("rpma-ping: {line}\n"));
+    }
+
+    /// Standard error has no buffer: one call for the whole text, or lines of two processes mix.
+    /// Should it be gone, there is nobody left to tell.
+    fn error_text(&mut self, text: &str) {
+        let _ = self.err.write_all(text.as_bytes());
     }
 }
 
