@@ -104,7 +104,17 @@ impl Resolving {
         match event.kind() {
             EventKind::ADDR_RESOLVED => {
                 // SAFETY: the address has just been resolved, so the id has a device.
-                unsafe { self.id.resolve_route(self.deadline) }?;
+                let started = unsafe { self.id.resolve_route(self.deadline) };
+                // A loopback address is given any device, which then has no interface for it.
+                started.map_err(|error| match &error {
+                    Error::Call(call) if call.errno() == Some(libc::ENODEV) => {
+                        Error::RouteNotResolved {
+                            peer,
+                            errno: libc::ENODEV,
+                        }
+                    }
+                    _ => error,
+                })?;
                 Ok(false)
             }
             EventKind::ROUTE_RESOLVED => Ok(true),

@@ -1,6 +1,6 @@
 //! Which RDMA devices there are, and which of them an address belongs to.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -94,13 +94,14 @@ fn learn(known: &mut Vec<Context>) -> Result<Vec<Context>, Error> {
     Ok(present)
 }
 
-/// The device that has the local address `ip`.
+/// The device that has the local address `addr`, whose port does not matter. A link-local address
+/// needs its scope.
 ///
 /// # Errors
 /// [`Error::NoSuchAddress`] when no RDMA device has it; a wildcard or loopback address never does.
 #[doc(alias = "rdma_bind_addr")]
-pub fn device_of_local(ip: IpAddr) -> Result<Context, Error> {
-    let addr = SocketAddr::new(ip, 0);
+pub fn device_of_local(mut addr: SocketAddr) -> Result<Context, Error> {
+    addr.set_port(0);
     let channel = EventChannel::new()?;
     let id = Id::new(&channel)?;
     id.bind(addr)?;

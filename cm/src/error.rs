@@ -40,7 +40,7 @@ pub enum Error {
         errno: i32,
     },
     /// No RDMA device has the local address.
-    #[error("{addr} is not an address of an RDMA device of this machine")]
+    #[error("{} is not an address of an RDMA device of this machine", .addr.ip())]
     NoSuchAddress {
         /// The address asked for.
         addr: SocketAddr,
@@ -118,7 +118,7 @@ impl Error {
             Self::NoConnectionManager { path, .. } => {
                 format!("give this user read and write permission on {path}")
             }
-            Self::AddressNotResolved { peer, .. } => format!(
+            Self::AddressNotResolved { peer, .. } | Self::RouteNotResolved { peer, .. } => format!(
                 "check that {} is an address of a machine reached through an RDMA interface \
                  (rdma link); a loopback address has none",
                 peer.ip()

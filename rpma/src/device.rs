@@ -23,7 +23,17 @@ impl Device {
     /// [`PortDown`](crate::ErrorKind::PortDown).
     #[doc(alias = "rpma_utils_get_ibv_context")]
     pub fn local(ip: IpAddr) -> Result<Self, Error> {
-        Self::usable(cm::device_of_local(ip)?)
+        Self::local_at(SocketAddr::new(ip, 0))
+    }
+
+    /// The device that has the local address `addr`, whose port does not matter: for a link-local
+    /// address, which no device can be found by without its scope.
+    ///
+    /// # Errors
+    /// As [`local`](Self::local).
+    #[doc(alias = "rpma_utils_get_ibv_context")]
+    pub fn local_at(addr: SocketAddr) -> Result<Self, Error> {
+        Self::usable(cm::device_of_local(addr)?)
     }
 
     /// The device that leads to `peer`.
