@@ -5,6 +5,7 @@
 //! the C library come from the `libc` crate.
 
 use std::fmt::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 use ::bindgen::callbacks::{DeriveTrait, ImplementsTrait, IntKind, ParseCallbacks};
@@ -102,6 +103,11 @@ impl ParseCallbacks for Callbacks {
     }
 }
 
+/// The first line of every error.
+const NEEDED: &str = "the feature `bindgen` needs libclang and the headers of rdma-core: install `libclang-dev libibverbs-dev librdmacm-dev` \
+     (Debian, Ubuntu) or `clang-devel rdma-core-devel` (Fedora, RHEL), set RDMA_CORE_INCLUDE_DIR when the headers are elsewhere, \
+     or build without the feature: the committed bindings need neither";
+
 /// Makes the bindings from the headers found in `include_dirs` (besides the system's).
 pub(crate) fn generate(include_dirs: &[PathBuf]) -> Result<String, String> {
     let mut builder = ::bindgen::builder()
@@ -129,11 +135,22 @@ pub(crate) fn generate(include_dirs: &[PathBuf]) -> Result<String, String> {
         .rust_edition(RustEdition::Edition2024)
         .formatter(Formatter::Prettyplease)
         .disable_header_comment()
-        .parse_callbacks(Box::new(Callbacks));
+        .parse_callbacks(Box::new(Callbacks))
+        // Other headers, or another include path: make the bindings again.
+        .parse_callbacks(Box::new(::bindgen::CargoCallbacks::new()));
     for name in BIT_SETS {
         builder = builder.bitfield_enum(name);
     }
-    let bindings = builder.generate().map_err(|e| e.to_string())?;
+    // The generator panics when it cannot load libclang.
+    let bindings = match catch_unwind(AssertUnwindSafe(|| builder.generate())) {
+        Ok(Ok(bindings)) => bindings,
+        Ok(Err(error)) => return Err(format!("{NEEDED}\n{}", error.to_string().trim())),
+        Err(_) => {
+            return Err(format!(
+                "{NEEDED}\nlibclang cannot be loaded, see below; LIBCLANG_PATH says where to look for it"
+            ));
+        }
+    };
 
     let mut text = String::from(
         "// Made by bindgen from the headers of rdma-core; change build/bindgen.rs and run `cargo xtask bindings`.\n\n",
