@@ -39,6 +39,8 @@ struct Output {
 struct Lines {
     stdout: Vec<String>,
     stderr: Vec<String>,
+    /// Whether a stream ended in the middle of a line.
+    cut: bool,
     /// How many of the two streams have ended.
     ended: u8,
 }
@@ -58,6 +60,9 @@ pub struct Finished {
     pub stdout: String,
     /// Its standard error.
     pub stderr: String,
+    /// Whether both streams, where anything was written to them, ended in a newline. (The texts
+    /// above are without the last one.)
+    pub whole_lines: bool,
 }
 
 impl Finished {
@@ -242,6 +247,7 @@ impl Child {
             status,
             stdout: lines.stdout.join("\n"),
             stderr: lines.stderr.join("\n"),
+            whole_lines: !lines.cut,
         };
         if in_time {
             return Ok(finished);
@@ -273,9 +279,16 @@ fn collect(
 ) {
     let output = Arc::clone(output);
     thread::spawn(move || {
-        for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
-            let line = String::from_utf8_lossy(&line).into_owned();
-            which(&mut output.lock()).push(line);
+        let mut stream = BufReader::new(stream);
+        let mut line = Vec::new();
+        while stream.read_until(b'\n', &mut line).is_ok_and(|len| len > 0) {
+            let whole = line.pop_if(|last| *last == b'\n').is_some();
+            let text = String::from_utf8_lossy(&line).into_owned();
+            line.clear();
+            let mut lines = output.lock();
+            lines.cut |= !whole;
+            which(&mut lines).push(text);
+            drop(lines);
             output.changed.notify_all();
         }
         output.lock().ended += 1;
@@ -302,7 +315,17 @@ mod tests {
             (finished.code(), &*finished.stdout, &*finished.stderr),
             (3, "ready", "oops")
         );
-        assert!(finished.success().is_err());
+        assert!(finished.whole_lines && finished.success().is_err());
+    }
+
+    #[test]
+    fn a_last_line_without_an_end_is_noticed() {
+        let child = shell("printf 'one\\ntwo'");
+        let finished = child.finish(Duration::from_secs(5)).expect("ended");
+        assert_eq!(
+            (&*finished.stdout, finished.whole_lines),
+            ("one\ntwo", false)
+        );
     }
 
     #[test]
