@@ -93,8 +93,7 @@ fn session() -> SessionOutcome {
 
 fn server() -> ServerOutcome {
     ServerOutcome {
-        address: Some("192.0.2.1:7204".parse().unwrap()),
-        device: Some("rxe0".to_owned()),
+        listening: vec![("192.0.2.1:7204".parse().unwrap(), "rxe0".to_owned())],
         clients: 1,
         refused: 2,
         failed: 0,

@@ -82,7 +82,7 @@ pub struct ClientOptions {
 /// What a server is to do.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServerOptions {
-    /// The local address to listen on; `None` for the first that an RDMA device has.
+    /// The local address to listen on; `None` for every one that an RDMA device has.
     pub target: Option<Target>,
     /// The port; 0 for any free one.
     pub port: u16,
@@ -164,8 +164,8 @@ struct ClientLine {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without ADDR the server listens on the first address that an RDMA device of this machine
-has, and says which. It serves up to 16 clients at a time, each in a thread of its own.")]
+Without ADDR the server listens on every address that an RDMA device of this machine has
+(link-local ones aside), and says which. It serves up to 16 clients at a time, each in a thread of its own.")]
 struct ServerLine {
     /// The local address to listen on: ADDR, ADDR:PORT, [ADDR6]:PORT or a host name
     #[arg(value_name = "ADDR", value_parser = target)]

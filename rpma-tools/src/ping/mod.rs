@@ -6,6 +6,7 @@ mod diagnose;
 mod fault;
 mod hook;
 mod link;
+mod listen;
 mod loopback;
 mod mailbox;
 mod operation;

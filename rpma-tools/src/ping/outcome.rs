@@ -197,10 +197,8 @@ impl SessionOutcome {
 /// What a server's run leaves behind.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ServerOutcome {
-    /// Where it listened, once it did.
-    pub address: Option<SocketAddr>,
-    /// The device in use, once it is known.
-    pub device: Option<String>,
+    /// Where it listened, once it did, and the devices of those addresses.
+    pub listening: Vec<(SocketAddr, String)>,
     /// Clients served to their end, right or wrong.
     pub clients: u64,
     /// Clients refused.

@@ -5,12 +5,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use rpma::{ConnectionConfig, ConnectionRequest, Device, Endpoint, ErrorKind, Peer};
+use rpma::{ConnectionConfig, ConnectionRequest, ErrorKind};
 
+use super::Fault;
 use super::link::{QUEUE_SIZE, library};
+use super::listen::{Listeners, Listening};
 use super::outcome::{ServerOutcome, SessionOutcome};
 use super::serve::{Admission, reject, serve};
-use super::{Fault, diagnose, resolve};
 use crate::cli::ping::ServerOptions;
 use crate::failure::Failure;
 use crate::session::{Hello, Refusal, RefusalReason};
@@ -22,15 +23,12 @@ pub const MAX_CLIENTS: usize = 16;
 /// How long the sessions get to end when the server does.
 const ENDING: Duration = Duration::from_secs(3);
 
-/// How long the look-up of a host name may take.
-const LOOK_UP: Duration = Duration::from_secs(10);
-
 /// How long a handshake may take inside the library.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
 /// Hears of a server's run while it goes on.
 pub trait ServerObserver {
-    /// The server listens.
+    /// The server listens on an address; called for each of them.
     fn listening(&mut self, address: SocketAddr, device: &str);
     /// A client is being served.
     fn accepted(&mut self, client: SocketAddr, hello: &Hello);
@@ -51,11 +49,18 @@ pub(super) fn run(
     observer: &mut dyn ServerObserver,
 ) -> ServerOutcome {
     let mut outcome = ServerOutcome::default();
-    match Server::open(options, stop) {
-        Ok(server) => {
-            outcome.address = Some(server.address);
-            outcome.device = Some(server.device.name().to_owned());
-            observer.listening(server.address, server.device.name());
+    match Listeners::open(options, stop) {
+        Ok(listeners) => {
+            listeners
+                .failed
+                .iter()
+                .for_each(|failure| observer.trouble(failure));
+            for listening in &listeners.open {
+                let (address, device) = (listening.address, listening.device.name());
+                outcome.listening.push((address, device.to_owned()));
+                observer.listening(address, device);
+            }
+            let server = Server::new(&listeners);
             if let Err(failure) = server.run(options, stop, observer, &mut outcome) {
                 outcome.failure = Some(failure);
             }
@@ -65,65 +70,28 @@ pub(super) fn run(
     outcome
 }
 
-/// The local address for a server: the one that was asked for, or the first that a device has.
-fn local_address(options: &ServerOptions, stop: &Stop) -> Result<SocketAddr, Failure> {
-    if let Some(target) = &options.target {
-        let mut addresses = resolve::addresses(target, options.port, LOOK_UP, stop)?;
-        return Ok(addresses.swap_remove(0));
-    }
-    let devices = Device::list()
-        .map_err(|error| diagnose::explain(library("cannot list the RDMA devices", &error)))?;
-    let first = devices
-        .iter()
-        .find_map(|device| device.ip_addresses().ok()?.into_iter().next())
-        .ok_or_else(|| {
-            diagnose::explain(
-                Failure::failed("no RDMA device of this machine has an IP address")
-                    .with_hint("give the device's network interface an address"),
-            )
-        })?;
-    Ok(SocketAddr::new(first, options.port))
-}
-
 enum News {
     Fault(SocketAddr, Fault),
     Ended(Box<SessionOutcome>),
     Panicked(SocketAddr),
 }
 
-struct Server {
-    endpoint: Endpoint,
-    peer: Peer,
-    device: Device,
-    max_size: u64,
-    address: SocketAddr,
+struct Server<'a> {
+    listeners: &'a Listeners,
     sender: Sender<News>,
     news: Receiver<News>,
     active: usize,
 }
 
-impl Server {
-    fn open(options: &ServerOptions, stop: &Stop) -> Result<Self, Failure> {
-        let wanted = local_address(options, stop)?;
-        let doing = format!("cannot listen on {wanted}");
-        let early = |error: rpma::Error| diagnose::explain(library(&doing, &error));
-        let device = Device::local_at(wanted).map_err(early)?;
-        let peer = Peer::new(&device).map_err(early)?;
-        let late = |error: rpma::Error| library(&doing, &error);
-        let endpoint = Endpoint::listen(&peer, wanted).map_err(late)?;
-        let address = endpoint.local_addr();
+impl<'a> Server<'a> {
+    fn new(listeners: &'a Listeners) -> Self {
         let (sender, news) = channel();
-        let max_size = u64::from(device.max_message_size().map_err(early)?);
-        Ok(Self {
-            endpoint,
-            max_size,
-            peer,
-            device,
-            address,
+        Self {
+            listeners,
             sender,
             news,
             active: 0,
-        })
+        }
     }
 
     fn run(
@@ -139,29 +107,29 @@ impl Server {
             .set_sq_size(QUEUE_SIZE)
             .set_rq_size(QUEUE_SIZE);
         let mut taken = false;
-        let result = loop {
+        let result = 'serving: loop {
             self.hear(options, observer, outcome);
             if stop.requested() || (options.once && outcome.session.is_some()) {
                 break Ok(());
             }
-            match self.endpoint.next_connection_request(&config, SLICE) {
-                Ok(request) => {
-                    let full = if options.once && taken { Some(1) } else { None };
-                    taken |= self.admit(request, full, options, stop, observer, outcome);
-                }
-                Err(error) if error.kind() == ErrorKind::TimedOut => {}
-                Err(error) => {
-                    let failure = library(
-                        format!("a request at {} cannot be taken", self.address),
-                        &error,
-                    );
-                    if error.kind() == ErrorKind::DeviceRemoved {
-                        break Err(failure);
+            for (listening, request) in self.listeners.requests(&config, SLICE) {
+                let error = match request {
+                    Ok(request) => {
+                        let full = (options.once && taken).then_some(1);
+                        let admission = (listening, request, full);
+                        taken |= self.admit(admission, options, stop, observer, outcome);
+                        continue;
                     }
-                    // One request that cannot be taken is no reason to end; many must not spin.
-                    observer.trouble(&failure);
-                    stop.sleep_until(Instant::now() + SLICE);
+                    Err(error) => error,
+                };
+                let doing = format!("a request at {} cannot be taken", listening.address);
+                let failure = library(doing, &error);
+                if error.kind() == ErrorKind::DeviceRemoved {
+                    break 'serving Err(failure);
                 }
+                // One request that cannot be taken is no reason to end; many must not spin.
+                observer.trouble(&failure);
+                stop.sleep_until(Instant::now() + SLICE);
             }
         };
         self.finish(options, stop, observer, outcome);
@@ -171,8 +139,7 @@ impl Server {
     /// Admits or refuses a client; says whether it was admitted.
     fn admit(
         &mut self,
-        request: ConnectionRequest,
-        full: Option<usize>,
+        (listening, request, full): (&Listening, ConnectionRequest, Option<usize>),
         options: &ServerOptions,
         stop: &Stop,
         observer: &mut dyn ServerObserver,
@@ -189,7 +156,7 @@ impl Server {
                     limit: limit as u64,
                 })
             }
-            None => Hello::decode(request.private_data(), self.max_size),
+            None => Hello::decode(request.private_data(), listening.max_size),
         };
         let hello = match hello {
             Ok(hello) => hello,
@@ -205,7 +172,7 @@ impl Server {
         observer.accepted(client, &hello);
         let admission = Admission {
             request,
-            peer: self.peer.clone(),
+            peer: listening.peer.clone(),
             client,
             hello,
             hooks: options.hooks,

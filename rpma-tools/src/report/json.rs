@@ -43,14 +43,19 @@ struct Client<'a> {
 
 #[derive(Serialize)]
 struct Server<'a> {
-    address: Option<String>,
-    device: Option<&'a str>,
+    listening: Vec<ListeningAt<'a>>,
     clients_served: u64,
     clients_failed: u64,
     clients_refused: u64,
     rounds: Rounds,
     session: Option<Session<'a>>,
     error: Option<ErrorText<'a>>,
+}
+
+#[derive(Serialize)]
+struct ListeningAt<'a> {
+    address: String,
+    device: &'a str,
 }
 
 #[derive(Serialize)]
@@ -253,8 +258,14 @@ fn session(outcome: &SessionOutcome) -> Session<'_> {
 
 fn server(outcome: &ServerOutcome) -> Server<'_> {
     Server {
-        address: outcome.address.map(|address| address.to_string()),
-        device: outcome.device.as_deref(),
+        listening: outcome
+            .listening
+            .iter()
+            .map(|(address, device)| ListeningAt {
+                address: address.to_string(),
+                device,
+            })
+            .collect(),
         clients_served: outcome.clients,
         clients_failed: outcome.failed,
         clients_refused: outcome.refused,

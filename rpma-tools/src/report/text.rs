@@ -210,13 +210,19 @@ impl ServerObserver for TextServer<'_> {
 
 /// The line at the end of a server's run; nothing when it never listened.
 pub fn server_summary(outcome: &ServerOutcome) -> String {
-    let Some(address) = outcome.address else {
+    if outcome.listening.is_empty() {
         return String::new();
-    };
+    }
+    let addresses: Vec<_> = outcome
+        .listening
+        .iter()
+        .map(|(address, _)| address.to_string())
+        .collect();
     let tally = &outcome.tally;
     format!(
-        "--- rpma-ping server {address}: {} clients served, {} of them with trouble, {} refused; \
+        "--- rpma-ping server {}: {} clients served, {} of them with trouble, {} refused; \
          {} rounds received, {} lost, {} wrong ---\n",
+        addresses.join(", "),
         outcome.clients,
         outcome.failed,
         outcome.refused,
