@@ -12,6 +12,8 @@ pub enum Need {
     Device,
     /// The rights of root.
     Root,
+    /// The kernel modules for software devices, so that a test can make its own.
+    SoftRoce,
     /// The C programs of `tests/c`.
     C,
     /// A program found through `PATH`.
@@ -30,6 +32,10 @@ impl Need {
             Self::Root => {
                 (!rustix::process::geteuid().is_root()).then(|| "the rights of root".to_owned())
             }
+            Self::SoftRoce => ["rdma_rxe", "dummy"]
+                .into_iter()
+                .find(|module| !Path::new("/sys/module").join(module).is_dir())
+                .map(|module| format!("the kernel module {module}")),
             Self::C => (!c::MISSING.is_empty()).then(|| format!("the C programs: {}", c::MISSING)),
             Self::Tool(name) => {
                 (!in_path(name)).then(|| format!("the program {name}{}", package(name)))

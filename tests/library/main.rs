@@ -1,13 +1,19 @@
 //! The libraries on a real device: each test is named after the rule it holds.
 
+mod cm;
+mod raw;
 mod transfer;
+mod verbs;
 
 use std::process::ExitCode;
 
-use harness::Test;
+use harness::{Role, Test};
 
 fn main() -> ExitCode {
-    let mut tests: Vec<Test> = Vec::new();
-    tests.extend(transfer::tests());
-    harness::run(tests, &[])
+    let tests: Vec<Test> = [verbs::tests(), cm::tests(), transfer::tests()]
+        .into_iter()
+        .flatten()
+        .collect();
+    let roles: Vec<Role> = [verbs::ROLES, cm::ROLES].concat();
+    harness::run(tests, &roles)
 }

@@ -1,0 +1,39 @@
+//! Rules of the crate `cm`.
+
+mod drops;
+mod handshake;
+mod limits;
+mod private_data;
+mod refusals;
+
+use std::time::Instant;
+
+use harness::{Outcome, SECOND, Test, ensure, phase};
+
+pub(crate) use self::limits::ROLES;
+
+pub(crate) fn tests() -> Vec<Test> {
+    [
+        refusals::tests(),
+        private_data::tests(),
+        handshake::tests(),
+        limits::tests(),
+        drops::tests(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Drops what is given, which must take less than two seconds.
+pub(crate) fn dropped_quickly<T>(what: &str, value: T) -> Outcome {
+    phase(format!("dropping {what}"));
+    let start = Instant::now();
+    drop(value);
+    ensure!(
+        start.elapsed() < 2 * SECOND,
+        "dropping {what} took {:?}",
+        start.elapsed()
+    );
+    Ok(())
+}

@@ -1,0 +1,266 @@
+//! Devices and ports.
+
+use std::process::Command;
+
+use harness::{
+    Child, Need, Outcome, Role, Test, WAIT, c_library, c_program, device, ensure, ensure_eq, test,
+};
+use rpma::cm::verbs::{Context, DeviceList, ErrorKind, PortState, sys};
+use rpma::{Device, Peer};
+
+use super::objects::open;
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        test(
+            "a_port_query_fills_every_byte_as_in_c",
+            &[Need::Device, Need::C],
+            a_port_query_fills_every_byte,
+        ),
+        test(
+            "a_port_that_does_not_exist_is_refused",
+            &[Need::Device],
+            a_missing_port_is_refused,
+        ),
+        test(
+            "a_port_that_is_down_is_named_with_its_device_and_state",
+            &[Need::Device, Need::Root, Need::SoftRoce, Need::Tool("ip")],
+            a_port_that_is_down_is_named,
+        ),
+        test(
+            "without_a_device_the_error_says_how_to_get_one",
+            &[Need::Device, Need::C],
+            without_a_device,
+        ),
+        test(
+            "without_the_kernels_rdma_part_the_error_says_what_to_load",
+            &[Need::Device, Need::Root],
+            without_the_kernels_part,
+        ),
+    ]
+}
+
+pub(crate) const ROLES: &[Role] = &[
+    ("port_down", port_down),
+    ("no_device", no_device),
+    ("no_kernel_part", no_kernel_part),
+];
+
+fn a_port_query_fills_every_byte() -> Outcome {
+    let context = open()?;
+    let port = device().port;
+    let mut filled = std::mem::MaybeUninit::<sys::ibv_port_attr>::uninit();
+    // SAFETY: the place is that large.
+    unsafe { filled.as_mut_ptr().write_bytes(0xaa, 1) };
+    // SAFETY: the context is open, and the place is a whole struct.
+    let ret = unsafe { sys::ibv_query_port(context.as_raw(), port, filled.as_mut_ptr()) };
+    ensure_eq!(ret, 0, "ibv_query_port");
+    // SAFETY: every byte was written above.
+    let filled = unsafe { filled.assume_init() };
+    ensure!(filled.flags != 0xaa, "flags were not written");
+    ensure!(
+        filled.port_cap_flags2 != 0xaaaa,
+        "port_cap_flags2 was not written"
+    );
+
+    let program = Child::start(
+        Command::new(c_program("port_attributes")).args([&device().name, &port.to_string()]),
+    )?;
+    let c = program.finish(WAIT)?.success()?.stdout;
+    ensure_eq!(hexadecimal(&filled), c, "the struct that C gets");
+    ensure_eq!(
+        hexadecimal(context.query_port(port)?.as_raw()),
+        c,
+        "the struct behind PortAttributes"
+    );
+    Ok(())
+}
+
+/// The bytes of the struct, which has no padding.
+fn hexadecimal(attributes: &sys::ibv_port_attr) -> String {
+    let bytes: *const u8 = std::ptr::from_ref(attributes).cast();
+    (0..size_of::<sys::ibv_port_attr>())
+        // SAFETY: inside the struct, all of whose bytes were written.
+        .map(|n| format!("{:02x}", unsafe { bytes.add(n).read() }))
+        .collect()
+}
+
+fn a_missing_port_is_refused() -> Outcome {
+    let context = open()?;
+    for port in [0, context.attributes().port_count() + 1, u8::MAX] {
+        let error = context
+            .query_port(port)
+            .err()
+            .ok_or(format!("port {port} exists"))?;
+        ensure!(
+            error.to_string().contains(&format!("port {port}")),
+            "{error}"
+        );
+        ensure_eq!(error.errno(), Some(libc::EINVAL), "port {port}");
+    }
+    Ok(())
+}
+
+/// A SoftRoCE device on an interface that is down, removed when dropped.
+struct DownDevice;
+
+const DOWN_INTERFACE: &str = "rpmadown0";
+const DOWN_DEVICE: &str = "rpmarxe0";
+
+impl DownDevice {
+    fn new() -> Result<Self, harness::Failed> {
+        command("ip", &["link", "add", DOWN_INTERFACE, "type", "dummy"])?;
+        let this = Self;
+        command(
+            "rdma",
+            &[
+                "link",
+                "add",
+                DOWN_DEVICE,
+                "type",
+                "rxe",
+                "netdev",
+                DOWN_INTERFACE,
+            ],
+        )?;
+        Ok(this)
+    }
+}
+
+impl Drop for DownDevice {
+    fn drop(&mut self) {
+        let _ = command("rdma", &["link", "delete", DOWN_DEVICE]);
+        let _ = command("ip", &["link", "delete", DOWN_INTERFACE]);
+    }
+}
+
+fn command(program: &str, arguments: &[&str]) -> Outcome {
+    let finished = Child::start(Command::new(program).args(arguments))?.finish(WAIT)?;
+    finished.success().map(drop).map_err(|failed| {
+        format!(
+            "{program} {}: {}",
+            arguments.join(" "),
+            failed.message().unwrap_or_default()
+        )
+        .into()
+    })
+}
+
+fn a_port_that_is_down_is_named() -> Outcome {
+    let _down = DownDevice::new()?;
+    // In a process of its own: this one would keep the device open for good.
+    Child::role("port_down", "", &[])?.finish(WAIT)?.success()?;
+    Ok(())
+}
+
+fn port_down() -> Outcome {
+    let context: Context = DeviceList::new()?.by_name(DOWN_DEVICE)?.open()?;
+    ensure_eq!(context.query_port(1)?.state(), PortState::DOWN, "state");
+    let error = context.active_port(1).err().ok_or("the port is active")?;
+    ensure_eq!(error.kind(), ErrorKind::PortDown, "{error}");
+    let text = error.to_string();
+    ensure!(
+        text.contains("port 1") && text.contains(DOWN_DEVICE) && text.contains("down"),
+        "{text}"
+    );
+    ensure!(error.hint().is_some(), "no hint");
+
+    let devices = Device::list()?;
+    let device = devices
+        .iter()
+        .find(|device| device.name() == DOWN_DEVICE)
+        .ok_or("not in the list of devices")?;
+    let error = Peer::new(device)
+        .err()
+        .ok_or("a peer on a port that is down")?;
+    ensure_eq!(error.kind(), rpma::ErrorKind::PortDown, "{error}");
+    ensure!(error.to_string().contains(DOWN_DEVICE), "{error}");
+    Ok(())
+}
+
+fn without_a_device() -> Outcome {
+    let library = c_library("fault");
+    let environment = [
+        ("LD_PRELOAD", library.as_os_str()),
+        ("RPMA_FAULT_NO_DEVICE", "1".as_ref()),
+    ];
+    Child::role("no_device", "", &environment)?
+        .finish(WAIT)?
+        .success()?;
+    Ok(())
+}
+
+fn no_device() -> Outcome {
+    let list = DeviceList::new()?;
+    ensure!(list.is_empty(), "there is a device: {list:?}");
+    let error = list.first().err().ok_or("there is a first device")?;
+    ensure_eq!(error.kind(), ErrorKind::NoDevice, "{error}");
+    ensure!(
+        error.hint().unwrap_or_default().contains("rdma link add"),
+        "{:?}",
+        error.hint()
+    );
+    let error = list
+        .by_name("none")
+        .err()
+        .ok_or("there is a device named none")?;
+    ensure_eq!(error.kind(), ErrorKind::NoDevice, "{error}");
+    let error = Device::list().err().ok_or("there are devices")?;
+    ensure_eq!(error.kind(), rpma::ErrorKind::NoDevice, "{error}");
+    ensure!(
+        error.hint().unwrap_or_default().contains("rdma link add"),
+        "{:?}",
+        error.hint()
+    );
+    Ok(())
+}
+
+fn without_the_kernels_part() -> Outcome {
+    Child::role("no_kernel_part", "", &[])?
+        .finish(WAIT)?
+        .success()?;
+    Ok(())
+}
+
+/// Hides what the modules ib_uverbs and rdma_ucm offer, from this process alone.
+fn no_kernel_part() -> Outcome {
+    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+    // SAFETY: the process has one thread, and none of its descriptors is shared.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }?;
+    mount_change(
+        "/",
+        MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
+    )?;
+    for path in ["/sys/class/infiniband_verbs", "/dev/infiniband"] {
+        mount(
+            "none",
+            path,
+            "tmpfs",
+            MountFlags::empty(),
+            None::<&std::ffi::CStr>,
+        )?;
+    }
+    // The library gives no list or an empty one, depending on its age.
+    let error = DeviceList::new()
+        .and_then(|list| list.first().map(drop))
+        .err()
+        .ok_or("there is a device")?;
+    ensure_eq!(error.kind(), ErrorKind::NoDevice, "{error}");
+    ensure!(
+        error.hint().unwrap_or_default().contains("modprobe"),
+        "{:?}",
+        error.hint()
+    );
+    let error = Device::list().err().ok_or("there are devices")?;
+    ensure_eq!(error.kind(), rpma::ErrorKind::NoDevice, "{error}");
+    ensure!(
+        error.to_string().contains("/dev/infiniband/rdma_cm"),
+        "{error}"
+    );
+    ensure!(
+        error.hint().unwrap_or_default().contains("rdma_ucm"),
+        "{:?}",
+        error.hint()
+    );
+    Ok(())
+}
