@@ -261,7 +261,10 @@ impl Connection {
                 }
             }
             EventKind::DISCONNECTED => {
-                self.end();
+                // The side that disconnected first gets its own event only with an answer.
+                if let Err(error) = self.disconnect() {
+                    tracing::debug!(%error, "answer to a disconnect");
+                }
                 ConnectionEvent::Disconnected
             }
             EventKind::REJECTED => {
