@@ -16,17 +16,33 @@ use crate::id::Id;
 /// librdmacm closes the context of a vanished device and frees its own protection domain with the
 /// last id of a device. A list from `rdma_get_devices` that is never freed keeps both from
 /// happening under our objects; it is taken again only when a new device appears.
-static KNOWN: Mutex<Vec<Context>> = Mutex::new(Vec::new());
+static KNOWN: Mutex<Known> = Mutex::new(Known {
+    contexts: Vec::new(),
+    lists: Vec::new(),
+});
+
+struct Known {
+    contexts: Vec<Context>,
+    /// The lists that pin them, kept where a leak checker sees that they are kept.
+    lists: Vec<DeviceList>,
+}
+
+/// A list of `rdma_get_devices` that is never freed.
+#[expect(dead_code, reason = "kept, not used")]
+struct DeviceList(NonNull<*mut sys::ibv_context>);
+
+// SAFETY: the pointer is only kept.
+unsafe impl Send for DeviceList {}
 
 /// The handle for a context of librdmacm.
 pub(crate) fn context_of(raw: NonNull<sys::ibv_context>) -> Result<Context, Error> {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let find = |known: &[Context]| known.iter().find(|c| c.as_raw() == raw.as_ptr()).cloned();
-    if let Some(context) = find(&known) {
+    if let Some(context) = find(&known.contexts) {
         return Ok(context);
     }
     learn(&mut known)?;
-    find(&known).ok_or_else(|| {
+    find(&known.contexts).ok_or_else(|| {
         verbs::Error::refused(
             "rdma_get_devices",
             verbs::ErrorKind::NoDevice,
@@ -49,7 +65,7 @@ pub fn devices() -> Result<Vec<Context>, Error> {
 }
 
 /// Pins all devices, adds the new ones to `known`, and returns those that are there now.
-fn learn(known: &mut Vec<Context>) -> Result<Vec<Context>, Error> {
+fn learn(known: &mut Known) -> Result<Vec<Context>, Error> {
     let mut count = 0;
     // SAFETY: `count` is a valid place.
     let list = unsafe { sys::rdma_get_devices(&mut count) };
@@ -72,26 +88,38 @@ fn learn(known: &mut Vec<Context>) -> Result<Vec<Context>, Error> {
     // SAFETY: the library gave `count` pointers.
     let raws = unsafe { std::slice::from_raw_parts(list, count) };
     let mut present = Vec::with_capacity(count);
-    let mut pinned_new = false;
+    let (mut pinned_new, mut failure) = (false, None);
     for raw in raws.iter().filter_map(|raw| NonNull::new(*raw)) {
-        let context = match known.iter().find(|c| c.as_raw() == raw.as_ptr()) {
+        let context = match known.contexts.iter().find(|c| c.as_raw() == raw.as_ptr()) {
             Some(context) => context.clone(),
             None => {
                 // SAFETY: the list, which is not freed once it names a new device, keeps the
                 // context open for the rest of the process.
-                let context = unsafe { Context::from_raw(raw, Arc::new(())) }?;
-                pinned_new = true;
-                known.push(context.clone());
-                context
+                match unsafe { Context::from_raw(raw, Arc::new(())) } {
+                    Ok(context) => {
+                        pinned_new = true;
+                        known.contexts.push(context.clone());
+                        context
+                    }
+                    // One device that does not answer must not hide the others.
+                    Err(error) => {
+                        failure = Some(error);
+                        continue;
+                    }
+                }
             }
         };
         present.push(context);
     }
-    if !pinned_new {
+    match NonNull::new(list) {
+        Some(list) if pinned_new => known.lists.push(DeviceList(list)),
         // SAFETY: an earlier list pins the same devices, and nothing refers to this one.
-        unsafe { sys::rdma_free_devices(list) };
+        _ => unsafe { sys::rdma_free_devices(list) },
     }
-    Ok(present)
+    match failure {
+        Some(error) if present.is_empty() => Err(error.into()),
+        _ => Ok(present),
+    }
 }
 
 /// The device that has the local address `addr`, whose port does not matter. A link-local address
