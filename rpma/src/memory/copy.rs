@@ -9,21 +9,49 @@
 ///
 /// # Safety
 /// - `dst` is mapped and writable for `src.len()` bytes, and no Rust reference to those exists.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 pub(super) unsafe fn store(dst: *mut u8, src: &[u8]) {
-    // SAFETY: the caller vouches for `dst`; a slice is readable for its length, and may be the
-    // source of atomic loads.
+    // SAFETY: the caller vouches for `dst`; a slice is readable for its length.
     unsafe { copy(dst, src.as_ptr(), src.len()) };
+}
+
+#[cfg(any(not(target_arch = "x86_64"), miri))]
+#[inline]
+pub(super) unsafe fn store(dst: *mut u8, src: &[u8]) {
+    use std::sync::atomic::{AtomicU8, Ordering};
+
+    for (i, &byte) in src.iter().enumerate() {
+        // SAFETY: in range, as the caller vouches.
+        let to = unsafe { dst.add(i) };
+        // SAFETY: mapped and writable, as the caller vouches; alignment 1 always holds.
+        unsafe { AtomicU8::from_ptr(to) }.store(byte, Ordering::Relaxed);
+    }
 }
 
 /// Copies from `src` into `dst`.
 ///
 /// # Safety
-/// - `src` is mapped and readable for `dst.len()` bytes, and no `&mut` to those exists.
+/// - `src` is mapped and readable for `dst.len()` bytes, which a pointer with write permission
+///   names, and no `&mut` to those exists.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
-pub(super) unsafe fn load(src: *const u8, dst: &mut [u8]) {
+pub(super) unsafe fn load(src: *mut u8, dst: &mut [u8]) {
     // SAFETY: the caller vouches for `src`; the exclusive slice is writable for its length.
     unsafe { copy(dst.as_mut_ptr(), src, dst.len()) };
+}
+
+#[cfg(any(not(target_arch = "x86_64"), miri))]
+#[inline]
+pub(super) unsafe fn load(src: *mut u8, dst: &mut [u8]) {
+    use std::sync::atomic::{AtomicU8, Ordering};
+
+    for (i, byte) in dst.iter_mut().enumerate() {
+        // SAFETY: in range, as the caller vouches.
+        let from = unsafe { src.add(i) };
+        // SAFETY: mapped, as the caller vouches; alignment 1 always holds.
+        *byte = unsafe { AtomicU8::from_ptr(from) }.load(Ordering::Relaxed);
+    }
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -39,20 +67,6 @@ unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
             inout("rsi") src => _,
             options(nostack, preserves_flags),
         );
-    }
-}
-
-#[cfg(any(not(target_arch = "x86_64"), miri))]
-#[inline]
-unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
-    use std::sync::atomic::{AtomicU8, Ordering};
-
-    for i in 0..len {
-        // SAFETY: in range, as the caller vouches; alignment 1 always holds.
-        let from = unsafe { &*src.add(i).cast::<AtomicU8>() };
-        // SAFETY: as above.
-        let to = unsafe { &*dst.add(i).cast::<AtomicU8>() };
-        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 
