@@ -40,9 +40,9 @@ fn run_without_device(arguments: &[&str]) -> Option<Output> {
         .arg(assert_cmd::cargo::cargo_bin!("rpma-ping"))
         .args(arguments)
         .output();
-    let output = output
-        .ok()
-        .filter(|output| output.stderr.starts_with(b"rpma-ping"));
+    let output = output.ok().filter(|output| {
+        output.status.code() != Some(99) && !output.stderr.starts_with(b"unshare: ")
+    });
     if output.is_none() {
         eprintln!("not tested: the system allows no namespace to hide /dev/infiniband in");
     }
@@ -97,6 +97,12 @@ fn a_mistyped_test_variable_is_a_usage_error() {
 
 #[test]
 fn a_machine_without_a_device_is_told_so_at_once() {
+    // One second beyond what starting a program takes here: an emulated machine needs as much.
+    let start = Instant::now();
+    if run_without_device(&["--help"]).is_none() {
+        return;
+    }
+    let limit = Duration::from_secs(1) + 2 * start.elapsed();
     for arguments in [
         &["192.0.2.1", "-W", "10"][..],
         &["192.0.2.1", "-W", "0"],
@@ -110,11 +116,8 @@ fn a_machine_without_a_device_is_told_so_at_once() {
         let Some(output) = run_without_device(arguments) else {
             return;
         };
-        assert!(
-            start.elapsed() < Duration::from_secs(1),
-            "{arguments:?}: {:?}",
-            start.elapsed()
-        );
+        let took = start.elapsed();
+        assert!(took < limit, "{arguments:?}: {took:?} of {limit:?}");
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
         let text = error_text(&output);
         for part in ["/dev/infiniband/rdma_cm", "errno 2", "modprobe rdma_ucm"] {
