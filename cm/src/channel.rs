@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{Mode, OFlags};
-use verbs::{Deadline, Origin, sys, wait_readable};
+use verbs::{Deadline, Origin, sys, wait_for};
 
 use crate::error::Error;
 use crate::event::Event;
@@ -89,14 +89,8 @@ impl EventChannel {
         deadline: Deadline,
         what: impl Fn() -> String,
     ) -> Result<Event, Error> {
-        loop {
-            if let Some(event) = self.try_next()? {
-                return Ok(event);
-            }
-            if !wait_readable([self.as_fd()], deadline)?[0] {
-                return Err(Error::TimedOut { what: what() });
-            }
-        }
+        wait_for(self.as_fd(), deadline, || self.try_next())?
+            .ok_or_else(|| Error::TimedOut { what: what() })
     }
 
     pub(crate) fn raw(&self) -> *mut sys::rdma_event_channel {

@@ -60,6 +60,33 @@ pub fn wait_readable<const N: usize>(
     }
 }
 
+/// Calls `attempt` until it gives something, sleeping until `fd` is readable in between; `None` once
+/// the deadline has passed and one more attempt gave nothing.
+///
+/// Ends at the deadline also when the descriptor stays readable and nothing ever comes of it, as
+/// when another thread is faster each time, or the device has failed.
+pub fn wait_for<T, E: From<Error>>(
+    fd: BorrowedFd<'_>,
+    deadline: Deadline,
+    mut attempt: impl FnMut() -> Result<Option<T>, E>,
+) -> Result<Option<T>, E> {
+    let mut was_readable = false;
+    loop {
+        let over = deadline.has_passed();
+        if let Some(got) = attempt()? {
+            return Ok(Some(got));
+        }
+        if over {
+            return Ok(None);
+        }
+        if was_readable {
+            // Readable and yet nothing: not again at once, or this would keep a processor busy.
+            std::thread::sleep(Duration::from_millis(1).min(deadline.remaining()));
+        }
+        was_readable = wait_readable([fd], deadline)?[0];
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;
@@ -85,6 +112,31 @@ mod tests {
         let deadline = Deadline::after(Duration::from_secs(5));
         let ready = wait_readable([a.as_fd(), b.as_fd()], deadline).expect("poll");
         assert_eq!(ready, [false, true]);
+    }
+
+    #[test]
+    fn a_descriptor_that_stays_readable_for_nothing_does_not_keep_a_wait_from_ending() {
+        let (a, mut peer) = UnixStream::pair().expect("pair");
+        peer.write_all(b"x").expect("write");
+        let start = Instant::now();
+        let deadline = Deadline::after(Duration::from_millis(50));
+        let mut attempts = 0;
+        let got = wait_for(a.as_fd(), deadline, || {
+            attempts += 1;
+            Ok::<Option<()>, Error>(None)
+        });
+        assert_eq!(got.expect("no error"), None);
+        assert!((50..1000).contains(&start.elapsed().as_millis()));
+        assert!(attempts < 200, "{attempts} attempts in 50 ms");
+    }
+
+    #[test]
+    fn what_is_there_already_is_taken_after_the_deadline_too() {
+        let (a, _keep) = UnixStream::pair().expect("pair");
+        let got = wait_for(a.as_fd(), Deadline::after(Duration::ZERO), || {
+            Ok::<_, Error>(Some(7))
+        });
+        assert_eq!(got.expect("no error"), Some(7));
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub use crate::cq::{
     CompletionChannel, CompletionEvent, CompletionQueue, CompletionQueueBuilder, CqId, PollError,
     WcError, WcOpcode, WcStatus, WcSuccess, WorkCompletion,
 };
-pub use crate::deadline::{Deadline, wait_readable};
+pub use crate::deadline::{Deadline, wait_for, wait_readable};
 pub use crate::device::{Device, DeviceList, TransportType};
 pub use crate::error::{CloseError, ErrnoText, Error, ErrorKind};
 pub use crate::flags::{AccessFlags, SendFlags, WcFlags};

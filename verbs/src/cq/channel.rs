@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use rdma_core_sys as sys;
 
 use crate::context::Context;
-use crate::deadline::{Deadline, wait_readable};
+use crate::deadline::{Deadline, wait_for};
 use crate::error::{Error, ErrorKind, from_pointer, last_errno};
 use crate::owned::{Destroy, Owned};
 
@@ -26,7 +26,8 @@ unsafe impl Destroy for sys::ibv_comp_channel {
 /// Where completion queues report that they have something. Cloning gives another handle.
 ///
 /// The descriptor ([`AsFd`]) is non-blocking and becomes readable with an event, so it can be given
-/// to `poll`, epoll or an async runtime.
+/// to `poll`, epoll or an async runtime. It is for that alone: an event read from it by other means
+/// is never acknowledged, and dropping its queue then waits for ever.
 #[doc(alias = "ibv_comp_channel")]
 #[derive(Clone)]
 pub struct CompletionChannel(Arc<Owned<sys::ibv_comp_channel, Context>>);
@@ -75,7 +76,7 @@ impl CompletionChannel {
         let count = unsafe { &*context.cast::<EventCount>() };
         let queue = count.queue;
         // SAFETY: `cq` is the queue of the event just got, which is not acknowledged yet.
-        unsafe { count.record(cq) };
+        unsafe { EventCount::record(&count.pending, cq) };
         Ok(Some(CompletionEvent { queue }))
     }
 
@@ -84,18 +85,7 @@ impl CompletionChannel {
     /// # Errors
     /// [`ErrorKind::TimedOut`] once the deadline has passed.
     pub fn next_event(&self, deadline: Deadline) -> Result<CompletionEvent, Error> {
-        loop {
-            if let Some(event) = self.try_next_event()? {
-                return Ok(event);
-            }
-            if !wait_readable([self.as_fd()], deadline)?[0] {
-                return Err(Error::refused(
-                    "ibv_get_cq_event",
-                    ErrorKind::TimedOut,
-                    "no completion came before the deadline",
-                ));
-            }
-        }
+        wait_for(self.as_fd(), deadline, || self.try_next_event())?.ok_or_else(no_completion)
     }
 
     /// The device this channel is of.
@@ -121,6 +111,15 @@ impl fmt::Debug for CompletionChannel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("CompletionChannel").field(&self.0).finish()
     }
+}
+
+/// The error of a wait for a completion that did not come.
+pub(super) fn no_completion() -> Error {
+    Error::refused(
+        "ibv_get_cq_event",
+        ErrorKind::TimedOut,
+        "no completion came before the deadline",
+    )
 }
 
 /// A queue had a completion after it was armed. It may be empty again by now.
@@ -167,11 +166,13 @@ impl EventCount {
     /// Counts one event, or acknowledges.
     ///
     /// # Safety
-    /// - `cq` is the queue of this count, and one event got for it is not acknowledged yet. (This
-    ///   keeps the queue and the count alive until the acknowledgement or the increment below,
-    ///   after which neither is touched.)
-    unsafe fn record(&self, cq: *mut sys::ibv_cq) {
-        let mut pending = self.pending.load(Ordering::Relaxed);
+    /// - `cq` is the queue of the count that `counter` is in, and one event got for it is not
+    ///   acknowledged yet. (This keeps the queue and the count alive until the acknowledgement or
+    ///   the increment below, after which neither is touched.)
+    // Takes the counter alone: another thread may free the count before this returns, which a
+    // reference argument allows only for memory that is atomic as a whole.
+    unsafe fn record(counter: &AtomicU32, cq: *mut sys::ibv_cq) {
+        let mut pending = counter.load(Ordering::Relaxed);
         loop {
             let (next, ack) = if pending & Self::CLOSED != 0 {
                 (pending, 1)
@@ -180,12 +181,8 @@ impl EventCount {
             } else {
                 (pending + 1, 0)
             };
-            match self.pending.compare_exchange_weak(
-                pending,
-                next,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            ) {
+            match counter.compare_exchange_weak(pending, next, Ordering::AcqRel, Ordering::Relaxed)
+            {
                 Ok(_) if ack == 0 => return,
                 Ok(_) => {
                     // SAFETY: the caller's event is among the `ack` events, all got and none
