@@ -63,7 +63,11 @@ fn loopback(options: &ClientOptions, stop: &Stop, output: &mut Output) -> Exit {
     let outcome = ping::loopback(options, stop, observer);
     if options.json {
         output.line(report::loopback_document(&outcome));
-    } else {
+    } else if outcome
+        .client
+        .as_ref()
+        .is_some_and(|client| client.device.is_some() || client.interrupted)
+    {
         output.text(report::loopback_summary(&outcome));
     }
     for failure in outcome.failures() {

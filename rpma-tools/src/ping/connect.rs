@@ -117,7 +117,7 @@ fn attempt(
     let local = match local {
         Some(local) => local.clone(),
         None => local
-            .insert(find_local(address, options.size, until, stop)?)
+            .insert(find_local(address, options, until, stop)?)
             .clone(),
     };
 
@@ -130,7 +130,7 @@ fn attempt(
     let request = patiently(until, stop, move || {
         ConnectionRequest::new(&peer, address, &config)
     })
-    .map_err(|gave_up| gave_up_on(gave_up, address, "resolving the route", until, options))?
+    .map_err(|gave_up| gave_up_on(gave_up, address, "resolving the route", options))?
     .map_err(|error| refused(&error, address, "resolving the route", options))?;
 
     let hello = hello(options).encode(options.hooks.version.unwrap_or(VERSION));
@@ -156,22 +156,22 @@ fn attempt(
 
 fn find_local(
     address: SocketAddr,
-    size: usize,
+    options: &ClientOptions,
     until: Instant,
     stop: &Stop,
 ) -> Result<Local, Attempt> {
+    let size = options.size;
     let limit = left(until);
+    let step = "looking for the RDMA device that leads there";
     let doing = format!("cannot find an RDMA device towards {address}");
     let failed = |error: rpma::Error| Attempt::Failed(diagnose::explain(library(&doing, &error)));
-    let device = match patiently(until, stop, move || Device::remote(address, limit)) {
-        Ok(device) => device.map_err(failed)?,
-        Err(GaveUp::Stopped) => return Err(Attempt::Stopped),
-        Err(gave_up) => {
-            return Err(Attempt::Failed(Failure::failed(format!(
-                "{doing}: it {gave_up}"
-            ))));
-        }
-    };
+    let gave_up = |gave_up| gave_up_on(gave_up, address, step, options);
+    let device = patiently(until, stop, move || Device::remote(address, limit))
+        .map_err(gave_up)?
+        .map_err(|error| match error.kind() {
+            ErrorKind::TimedOut => gave_up(GaveUp::TimedOut),
+            _ => failed(error),
+        })?;
     let largest = device.max_message_size().map_err(failed)?;
     if size as u64 > u64::from(largest) {
         return Err(Attempt::Failed(
@@ -203,7 +203,7 @@ fn establish(
             Err(error) if error.kind() == ErrorKind::TimedOut => {
                 if left(until).is_zero() {
                     let step = "waiting for the connection to be established";
-                    return Err(gave_up_on(GaveUp::TimedOut, address, step, until, options));
+                    return Err(gave_up_on(GaveUp::TimedOut, address, step, options));
                 }
             }
             Err(error) => return Err(refused(&error, address, "connecting", options)),
@@ -236,7 +236,7 @@ fn refused(
     match error.kind() {
         ErrorKind::NoListener => Attempt::NoListener,
         ErrorKind::Rejected => Attempt::Failed(rejected(error, address)),
-        ErrorKind::TimedOut => gave_up_on(GaveUp::TimedOut, address, step, Instant::now(), options),
+        ErrorKind::TimedOut => gave_up_on(GaveUp::TimedOut, address, step, options),
         _ => Attempt::Failed(library(
             format!("cannot connect to {address} ({step})"),
             error,
@@ -248,7 +248,6 @@ fn gave_up_on(
     gave_up: GaveUp,
     address: SocketAddr,
     step: &str,
-    _until: Instant,
     options: &ClientOptions,
 ) -> Attempt {
     let limit = if options.wait.is_zero() {
