@@ -8,9 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cm::Deadline;
-use cm::verbs::{self, CompletionChannel, WcError, WcSuccess, WorkCompletion};
+use cm::verbs::{self, CompletionChannel, WcError, WcSuccess, WorkCompletion, wait_for};
 
 use crate::error::Error;
+
+/// How long a thread that waits for a completion sleeps at most before it looks again.
+const NAP: Duration = Duration::from_millis(100);
 
 /// What became of one operation.
 #[derive(Debug, Clone, Copy)]
@@ -110,16 +113,14 @@ impl CompletionQueue {
     /// [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) after `timeout`.
     #[doc(alias = "rpma_cq_wait")]
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
-        self.wait_until(Deadline::after(timeout))
-    }
-
-    fn wait_until(&self, deadline: Deadline) -> Result<(), Error> {
-        self.0.channel.next_event(deadline)?;
+        self.0.channel.next_event(Deadline::after(timeout))?;
         // Armed before the caller polls: a completion that comes from here on is reported.
         Ok(self.0.cq.arm()?)
     }
 
     /// The next completion, waited for if there is none yet.
+    ///
+    /// Several threads may wait here: each completion goes to one of them, at once or within 100 ms.
     ///
     /// # Errors
     /// [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) after `timeout`.
@@ -127,10 +128,23 @@ impl CompletionQueue {
     pub fn next(&self, timeout: Duration) -> Result<Completion, Error> {
         let deadline = Deadline::after(timeout);
         loop {
+            let over = deadline.has_passed();
             if let Some(completion) = self.poll_one()? {
                 return Ok(completion);
             }
-            self.wait_until(deadline)?;
+            if over {
+                return Err(verbs::Error::refused(
+                    "ibv_get_cq_event",
+                    verbs::ErrorKind::TimedOut,
+                    "no completion came before the deadline",
+                )
+                .into());
+            }
+            // Not for longer: another thread may take the event, and leave completions behind.
+            let nap = deadline.min(Deadline::after(NAP));
+            wait_for(self.as_fd(), nap, || self.0.channel.try_next_event())?;
+            // Armed before polling: a completion that comes from here on is reported.
+            self.0.cq.arm()?;
         }
     }
 

@@ -5,20 +5,22 @@ mod completion;
 
 use std::fmt;
 use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use rdma_core_sys as sys;
 
 pub use self::channel::{CompletionChannel, CompletionEvent, CqId};
 pub use self::completion::{WcError, WcOpcode, WcStatus, WcSuccess, WorkCompletion};
 
-use self::channel::EventCount;
+use self::channel::{EventCount, no_completion};
 use crate::context::Context;
-use crate::deadline::Deadline;
-use crate::error::{CloseError, ErrnoText, Error, ErrorKind, from_pointer, from_return};
+use crate::deadline::{Deadline, wait_for};
+use crate::error::{CloseError, Error, ErrorKind, from_pointer, from_return};
 use crate::owned::{Destroy, Owned};
 use crate::process::Origin;
 
@@ -80,6 +82,16 @@ impl<'a> CompletionQueueBuilder<'a> {
         let verb = "ibv_create_cq";
         let origin = self.context.origin();
         origin.check(verb)?;
+        if self
+            .channel
+            .is_some_and(|(c, _)| c.context() != self.context)
+        {
+            return Err(Error::refused(
+                verb,
+                ErrorKind::InvalidArgument,
+                "the completion channel is of another device, or of the same device opened again",
+            ));
+        }
         let max = self.context.attributes().max_cqe();
         let entries = i32::try_from(self.entries)
             .ok()
@@ -149,6 +161,10 @@ impl<'a> CompletionQueueBuilder<'a> {
         })
     }
 }
+
+/// How long a waiting thread sleeps at most before it looks into the queue again: another thread may
+/// have taken its event, and a kernel short of memory may have dropped it.
+const NAP: Duration = Duration::from_millis(100);
 
 type CqParents = (Arc<EventCount>, Option<CompletionChannel>, Context);
 
@@ -256,10 +272,8 @@ impl From<PollError> for Error {
             PollError::Provider(code) => Self::refused(
                 "ibv_poll_cq",
                 ErrorKind::Provider,
-                format!(
-                    "the device answered {code}, {}",
-                    ErrnoText(code.saturating_abs())
-                ),
+                // Providers have numbers of their own here: not an errno.
+                format!("the device answered {code}, which is no count of completions"),
             ),
         }
     }
@@ -295,8 +309,9 @@ impl CompletionQueue {
         let got = unsafe { sys::ibv_poll_cq(self.inner.raw(), room, out.as_mut_ptr().cast()) };
         match usize::try_from(got) {
             Ok(got) if got <= out.len() => {
-                // SAFETY: the call filled the first `got` entries, and `got` is at most the length;
-                // any bit pattern is a valid completion.
+                // SAFETY: foreign code was given the first `got` entries to fill, and `got` is at
+                // most the length; any bit pattern is a valid completion, also in the fields that
+                // a provider does not set for this kind of request.
                 Ok(unsafe { slice::from_raw_parts_mut(out.as_mut_ptr().cast(), got) })
             }
             _ => Err(PollError::Provider(got)),
@@ -319,6 +334,9 @@ impl CompletionQueue {
 
     /// Waits until completions are in `out`: polls, arms, polls, sleeps, and again.
     ///
+    /// Several threads may wait on one queue. An event wakes one of them, which may leave
+    /// completions behind: the others find those within 100 ms.
+    ///
     /// # Errors
     /// [`ErrorKind::TimedOut`] once the deadline has passed with an empty queue,
     /// [`ErrorKind::NoChannel`] or [`ErrorKind::SharedChannel`] when there is no channel of its own.
@@ -327,18 +345,26 @@ impl CompletionQueue {
         out: &'a mut [MaybeUninit<WorkCompletion>],
         deadline: Deadline,
     ) -> Result<&'a mut [WorkCompletion], Error> {
-        let channel = self.own_channel()?.clone();
+        let channel = self.own_channel()?;
         let got = loop {
+            let over = deadline.has_passed();
             let got = self.poll(out)?.len();
             if got > 0 {
                 break got;
+            }
+            if over {
+                return Err(no_completion());
             }
             self.arm()?;
             let got = self.poll(out)?.len();
             if got > 0 {
                 break got;
             }
-            channel.next_event(deadline)?;
+            let nap = deadline.min(Deadline::after(NAP));
+            if wait_for(channel.as_fd(), nap, || channel.try_next_event())?.is_some() {
+                // The event is used up: whoever sleeps on this queue needs the next one.
+                self.arm()?;
+            }
         };
         // SAFETY: the last poll filled the first `got` entries.
         Ok(unsafe { slice::from_raw_parts_mut(out.as_mut_ptr().cast(), got) })
