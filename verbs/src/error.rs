@@ -19,6 +19,8 @@ pub enum ErrorKind {
     InvalidArgument,
     /// Objects that depend on this one still exist.
     Busy,
+    /// The queue has no free slot: poll the completion queue, then post again.
+    QueueFull,
     /// Neither the device nor the library offers this.
     Unsupported,
     /// The object was made before a `fork`, and this is the child.
@@ -61,7 +63,8 @@ impl Error {
         Self(Box::new(Inner {
             kind,
             verb,
-            errno: Some(errno),
+            // A call that fails without a reason must not print as "Success".
+            errno: (errno != 0).then_some(errno),
             detail: None,
             hint: hint(verb, errno),
         }))
@@ -126,7 +129,7 @@ impl Error {
         self.0.verb
     }
 
-    /// The (positive) errno, if the C call was made and failed.
+    /// The (positive) errno of the C call that failed, or that was spared because it would have.
     pub fn errno(&self) -> Option<i32> {
         self.0.errno
     }
@@ -241,5 +244,17 @@ fn memlock_hint() -> String {
         None => "the locked-memory limit is unlimited: the device or the machine has run out of \
                  memory or of objects"
             .to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_without_errno_never_prints_success() {
+        let error = Error::from_errno("ibv_create_cq", 0);
+        assert_eq!(error.errno(), None);
+        assert_eq!(error.to_string(), "ibv_create_cq failed");
     }
 }

@@ -1,6 +1,7 @@
 //! How to make a queue pair, and what was granted.
 
 use std::ptr;
+use std::sync::Mutex;
 use std::sync::atomic::AtomicU32;
 
 use rdma_core_sys as sys;
@@ -103,7 +104,8 @@ impl<'a> QueuePairBuilder<'a> {
     ///
     /// # Errors
     /// [`ErrorKind::Limit`] names the size that exceeds the device's, or the completion queue that
-    /// is too small; EINVAL or ENOMEM from the provider otherwise.
+    /// is too small for the queues that the device made; [`ErrorKind::Unsupported`] for a type other
+    /// than RC and UC; EINVAL or ENOMEM from the provider otherwise.
     #[doc(alias = "ibv_create_qp")]
     pub fn build(self) -> Result<QueuePair, Error> {
         let verb = "ibv_create_qp";
@@ -119,9 +121,19 @@ impl<'a> QueuePairBuilder<'a> {
                 ));
             }
         }
+        if !matches!(self.qp_type, QpType::RC | QpType::UC) {
+            return Err(Error::refused(
+                verb,
+                ErrorKind::Unsupported,
+                format!(
+                    "queue pairs of type {}: requests for RC and UC only can be made here",
+                    self.qp_type
+                ),
+            ));
+        }
         self.check_limits()?;
         // The room in the completion queues is given back when `parents` is dropped.
-        let parents = Parents {
+        let mut parents = Parents {
             room: [
                 CqRoom::reserve(self.send_cq, self.wanted.max_send_wr)?,
                 CqRoom::reserve(self.recv_cq, self.wanted.max_recv_wr)?,
@@ -147,8 +159,14 @@ impl<'a> QueuePairBuilder<'a> {
         // SAFETY: domain and queues are live and of one device; the provider writes into `init`.
         let raw = unsafe { sys::ibv_create_qp(self.pd.as_raw(), &mut init) };
         let raw = from_pointer(verb, raw).map_err(|error| self.explain(error))?;
+        // A device may make its queues larger than asked, and then takes as many requests.
+        let [send_room, recv_room] = &mut parents.room;
+        let fits = send_room
+            .grow(init.cap.max_send_wr)
+            .and_then(|()| recv_room.grow(init.cap.max_recv_wr));
         // SAFETY: the queue pair was just made; its parents are all that it refers to.
         let owned = unsafe { Owned::new(raw, origin, parents) };
+        fits?;
         // SAFETY: the queue pair is live; its number never changes.
         let number = unsafe { (*owned.raw()).qp_num };
         Ok(QueuePair {
@@ -164,6 +182,7 @@ impl<'a> QueuePairBuilder<'a> {
             },
             number,
             state: AtomicU32::new(QpState::RESET.raw()),
+            modifying: Mutex::new(()),
         })
     }
 
@@ -202,7 +221,7 @@ impl<'a> QueuePairBuilder<'a> {
             wanted.max_recv_sge,
             wanted.max_inline_data
         ));
-        if wanted.max_inline_data > 0 && error.errno() != Some(libc::EPERM) {
+        if wanted.max_inline_data > 0 && error.errno() == Some(libc::EINVAL) {
             let half = wanted.max_inline_data / 2;
             let hint = format!(
                 "the device does not tell its largest inline size: try a max_inline_data of {half}"

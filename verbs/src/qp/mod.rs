@@ -6,8 +6,8 @@ mod request;
 mod state;
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rdma_core_sys as sys;
 
@@ -38,7 +38,8 @@ unsafe impl Destroy for sys::ibv_qp {
 /// A queue pair: a send queue and a receive queue with their state. `Send` and `Sync`.
 ///
 /// It keeps its protection domain and completion queues alive. Completions of requests that were
-/// under way may still be polled after it is dropped.
+/// under way may still be polled after it is dropped; until then they take entries of the completion
+/// queue, which nobody counts: poll it empty before another queue pair is attached to it.
 #[doc(alias = "ibv_qp")]
 pub struct QueuePair {
     owned: Owned<sys::ibv_qp, Parents>,
@@ -48,12 +49,14 @@ pub struct QueuePair {
     number: u32,
     /// Our own record of the state: libibverbs writes its copy without a lock.
     state: AtomicU32,
+    /// Held while the state is changed.
+    modifying: Mutex<()>,
 }
 
 /// What a queue pair needs: dropped after it, entries given back first.
 #[derive(Debug)]
 struct Parents {
-    #[expect(dead_code, reason = "held only to be dropped")]
+    /// Of the queue for sends, and of that for receives.
     room: [CqRoom; 2],
     pd: ProtectionDomain,
 }
@@ -71,6 +74,22 @@ impl CqRoom {
             cq: Arc::clone(cq.inner()),
             entries,
         })
+    }
+
+    /// Promises more, as many as the device has `granted` requests.
+    fn grow(&mut self, granted: u32) -> Result<(), Error> {
+        let Some(more) = granted.checked_sub(self.entries).filter(|&more| more > 0) else {
+            return Ok(());
+        };
+        self.cq.reserve(more).map_err(|error| {
+            error.with_hint(format!(
+                "the device made a queue of {granted} requests where {} were asked: make the \
+                 completion queue larger, or allow overrun explicitly",
+                self.entries
+            ))
+        })?;
+        self.entries = granted;
+        Ok(())
     }
 }
 
@@ -106,6 +125,11 @@ impl QueuePair {
     pub fn modify(&self, attributes: &QpAttributes) -> Result<(), Error> {
         let verb = "ibv_modify_qp";
         self.origin.check(verb)?;
+        // Our record of the state takes the order in which the kernel took the calls.
+        let _modifying = self
+            .modifying
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let (raw, mask) = attributes.as_raw();
         let mut raw = *raw;
         // SAFETY: the queue pair is live; the attributes are a copy, and the kernel checks them.
@@ -182,6 +206,7 @@ impl QueuePair {
             capabilities,
             number,
             state,
+            modifying,
         } = self;
         owned.close().map_err(|(error, owned)| CloseError {
             error,
@@ -192,6 +217,7 @@ impl QueuePair {
                 capabilities,
                 number,
                 state,
+                modifying,
             },
         })
     }

@@ -72,7 +72,7 @@ impl fmt::Display for PostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "request not posted: {}", self.kind)?;
         if self.queued > 0 {
-            write!(f, " ({} before it may still be carried out)", self.queued)?;
+            write!(f, " ({} of the list may still be carried out)", self.queued)?;
         }
         Ok(())
     }
@@ -82,10 +82,17 @@ impl std::error::Error for PostError {}
 
 impl From<PostError> for Error {
     fn from(error: PostError) -> Self {
-        let verb = "ibv_post_send";
+        // Which of the two it was is not kept: an error of a post is to be small.
+        let verb = "ibv_post_send or ibv_post_recv";
         match error.kind {
             PostErrorKind::Provider(errno) => Self::from_errno(verb, errno),
             PostErrorKind::Forked => Self::forked(verb),
+            kind @ PostErrorKind::QueueFull => {
+                Self::refused(verb, ErrorKind::QueueFull, kind.to_string())
+            }
+            kind @ PostErrorKind::Unsupported(_) => {
+                Self::refused(verb, ErrorKind::Unsupported, kind.to_string())
+            }
             kind => Self::refused(verb, ErrorKind::InvalidArgument, kind.to_string()),
         }
     }
@@ -253,15 +260,16 @@ impl QueuePair {
 #[cold]
 fn post_failed<T>(ret: i32, first: *const T, bad: *mut T, len: usize) -> PostError {
     let errno = ret.saturating_abs();
-    let kind = match errno {
-        libc::ENOMEM | libc::EAGAIN => PostErrorKind::QueueFull,
-        errno => PostErrorKind::Provider(errno),
-    };
     let offset = (bad as usize).checked_sub(first as usize);
-    let queued = match offset.map(|bytes| bytes / size_of::<T>()) {
-        Some(index) if index < len => index,
-        _ => len,
+    let refused = offset
+        .map(|bytes| bytes / size_of::<T>())
+        .filter(|&index| index < len);
+    let kind = match (errno, refused) {
+        // "Full, post it again" is true only of a request that is known not to be in the queue.
+        (libc::ENOMEM | libc::EAGAIN, Some(_)) => PostErrorKind::QueueFull,
+        _ => PostErrorKind::Provider(errno),
     };
+    let queued = refused.unwrap_or(len);
     PostError { kind, queued }
 }
 
@@ -278,11 +286,18 @@ mod tests {
     }
 
     #[test]
+    fn a_full_queue_is_its_own_kind_of_error() {
+        let kind = PostErrorKind::QueueFull;
+        let error = Error::from(PostError { kind, queued: 0 });
+        assert_eq!(error.kind(), ErrorKind::QueueFull);
+    }
+
+    #[test]
     fn without_a_bad_pointer_everything_may_have_been_taken() {
         let list = [0_u64; 4];
-        for errno in [libc::EINVAL, -libc::EINVAL] {
+        for errno in [libc::EINVAL, -libc::EINVAL, libc::ENOMEM] {
             let error = post_failed(errno, list.as_ptr(), ptr::null_mut(), 4);
-            assert_eq!(error.kind, PostErrorKind::Provider(libc::EINVAL));
+            assert_eq!(error.kind, PostErrorKind::Provider(errno.abs()));
             assert_eq!(error.queued, 4);
         }
         let beyond = list.as_ptr().wrapping_add(4).cast_mut();
