@@ -46,8 +46,9 @@ impl ConnectionConfig {
         self.timeout
     }
 
-    /// Entries of the completion queue. By default the sum of both depths, which can never overrun;
-    /// a smaller size is refused when the connection is made.
+    /// Entries of the completion queue, at least. By default the sum of both depths; a smaller size
+    /// is refused when the connection is made. The queue gets more entries where the device may take
+    /// more requests than the depths, so it can never overrun.
     #[doc(alias = "rpma_conn_cfg_set_cq_size")]
     pub fn set_cq_size(&mut self, entries: u32) -> &mut Self {
         self.cq_size = Some(entries);

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use cm::verbs::{Context, QpType, QueuePair, RecvRequest};
+use cm::verbs::{self, Context, QpType, QueuePair, RecvRequest};
 use cm::{Deadline, Resolving};
 
 use super::Connection;
@@ -172,10 +172,52 @@ fn queues(
             config.cq_size()
         )));
     }
-    let cq = CompletionQueue::new(context, config.cq_size())?;
-    let qp = QueuePair::builder(peer.domain(), QpType::RC, cq.as_verbs(), cq.as_verbs())
-        .max_send_wr(config.sq_size())
-        .max_recv_wr(config.rq_size())
-        .build()?;
-    Ok((qp, cq))
+    let max = context.attributes().max_cqe();
+    let room = ring(config.sq_size()).saturating_add(ring(config.rq_size()));
+    let mut entries = config.cq_size().max(room.min(max));
+    loop {
+        let cq = CompletionQueue::new(context, entries)?;
+        let built = QueuePair::builder(peer.domain(), QpType::RC, cq.as_verbs(), cq.as_verbs())
+            .max_send_wr(config.sq_size())
+            .max_recv_wr(config.rq_size())
+            .build();
+        match built {
+            Ok(qp) => return Ok((qp, cq)),
+            // The device made the queues even larger, and what it takes must fit here as well.
+            Err(error) if error.kind() == verbs::ErrorKind::Limit && error.errno().is_none() => {
+                if entries >= max {
+                    return Err(error.into());
+                }
+                entries = entries.saturating_mul(2).min(max);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The requests that a queue may take when `asked` are asked for: devices round their rings up, and
+/// not all of them say so.
+fn ring(asked: u32) -> u32 {
+    let slots = asked.saturating_add(1).checked_next_power_of_two();
+    slots.unwrap_or(u32::MAX).max(16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_is_counted_as_large_as_a_device_may_make_it() {
+        for (asked, slots) in [
+            (0, 16),
+            (14, 16),
+            (15, 16),
+            (16, 32),
+            (1000, 1024),
+            (1024, 2048),
+        ] {
+            assert_eq!(ring(asked), slots, "{asked}");
+        }
+        assert_eq!(ring(u32::MAX), u32::MAX);
+    }
 }
