@@ -1,6 +1,6 @@
 //! Operations: checked, posted, and forgotten until their completion.
 
-use cm::verbs::{RecvRequest, RemoteAddr, SendFlags, SendRequest, Sge};
+use cm::verbs::{PostError, RecvRequest, RemoteAddr, SendFlags, SendRequest, Sge};
 
 use super::Connection;
 use crate::error::Error;
@@ -173,9 +173,23 @@ impl Connection {
         // memory is never borrowed, and it is unmapped only after the region is deregistered, after
         // which the device refuses the key. The flush buffer is the peer's, which outlives the
         // queue pair.
-        unsafe { self.link.qp().post_send(&mut request) }?;
-        self.unsignaled.set(run);
-        Ok(())
+        let posted = unsafe { self.link.qp().post_send(&mut request) };
+        self.unsignaled
+            .set(run_after(self.unsignaled.get(), run, posted));
+        Ok(posted?)
+    }
+}
+
+/// How long the run of operations without completions is after a post that would make it `run`.
+///
+/// An operation that was refused and may be in the queue all the same takes a slot, but need not
+/// ever give the completion that ends a run.
+#[inline]
+fn run_after(before: u32, run: u32, posted: Result<(), PostError>) -> u32 {
+    match posted {
+        Ok(()) => run,
+        Err(error) if error.queued > 0 => run.max(before),
+        Err(_) => before,
     }
 }
 
@@ -194,4 +208,26 @@ fn remote(
         return Err(Error::LengthMismatch { dst, src });
     }
     span.target(operation, needed)
+}
+
+#[cfg(test)]
+mod tests {
+    use cm::verbs::PostErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn a_run_grows_with_what_may_be_queued_and_ends_only_with_what_is() {
+        let failed = |queued| {
+            let kind = PostErrorKind::Provider(libc::EINVAL);
+            Err(PostError { kind, queued })
+        };
+        // Without a completion, then with one.
+        assert_eq!(run_after(3, 4, Ok(())), 4);
+        assert_eq!(run_after(3, 0, Ok(())), 0);
+        assert_eq!(run_after(3, 4, failed(1)), 4);
+        assert_eq!(run_after(3, 0, failed(1)), 3);
+        assert_eq!(run_after(3, 4, failed(0)), 3);
+        assert_eq!(run_after(3, 0, failed(0)), 3);
+    }
 }
