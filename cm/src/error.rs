@@ -112,12 +112,18 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Call(error) => return error.hint().map(str::to_owned),
-            Self::NoConnectionManager { errno, .. } if *errno == libc::ENOENT => {
-                "load the module rdma_ucm (modprobe rdma_ucm)".to_owned()
-            }
-            Self::NoConnectionManager { path, .. } => {
-                format!("give this user read and write permission on {path}")
-            }
+            Self::NoConnectionManager { path, errno } => match *errno {
+                libc::ENOENT | libc::ENXIO | libc::ENODEV => {
+                    "load the module rdma_ucm (modprobe rdma_ucm)".to_owned()
+                }
+                libc::EACCES | libc::EPERM => {
+                    format!("give this user read and write permission on {path}")
+                }
+                libc::EMFILE | libc::ENFILE => {
+                    "too many files are open: close some, or raise the limit (ulimit -n)".to_owned()
+                }
+                _ => return None,
+            },
             Self::AddressNotResolved { peer, .. } | Self::RouteNotResolved { peer, .. } => format!(
                 "check that {} is an address of a machine reached through an RDMA interface \
                  (rdma link); a loopback address has none",

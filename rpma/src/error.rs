@@ -112,6 +112,8 @@ pub enum ErrorKind {
     Rejected,
     /// The peer's machine does not answer.
     Unreachable,
+    /// The connection does not stand yet.
+    NotConnected,
     /// The connection has ended.
     Disconnected,
     /// The device was removed.
@@ -145,7 +147,8 @@ impl Error {
                 PostErrorKind::Forked => ErrorKind::Forked,
                 PostErrorKind::Unsupported(_) => ErrorKind::Unsupported,
                 PostErrorKind::Provider(_) => ErrorKind::Provider,
-                PostErrorKind::State(_) => ErrorKind::Disconnected,
+                // Only states before the connection stands are refused.
+                PostErrorKind::State(_) => ErrorKind::NotConnected,
                 _ => ErrorKind::InvalidArgument,
             },
             Self::QueueFull { .. } => ErrorKind::QueueFull,
@@ -165,6 +168,9 @@ impl Error {
         match self {
             Self::Cm(error) => error.hint(),
             Self::Verbs(error) => error.hint().map(str::to_owned),
+            Self::Post(error) if matches!(error.kind, PostErrorKind::State(_)) => {
+                Some("wait until the connection is established, then post".to_owned())
+            }
             Self::MessageTooLong { max, .. } => {
                 Some(format!("split it into operations of at most {max} bytes"))
             }
@@ -185,7 +191,8 @@ impl Error {
         const SHARED_CHANNEL: i32 = -100_008;
         if let Self::Verbs(error) = self {
             match error.kind() {
-                verbs::ErrorKind::TimedOut => return NO_COMPLETION,
+                // With an errno it is a call that timed out, and no wait for a completion.
+                verbs::ErrorKind::TimedOut if error.errno().is_none() => return NO_COMPLETION,
                 verbs::ErrorKind::SharedChannel => return SHARED_CHANNEL,
                 _ => {}
             }
@@ -206,7 +213,8 @@ fn cm_kind(error: &cm::Error) -> ErrorKind {
         cm::Error::Call(error) => verbs_kind(error),
         cm::Error::NoConnectionManager { errno, .. } => match *errno {
             libc::EACCES | libc::EPERM => ErrorKind::PermissionDenied,
-            _ => ErrorKind::NoDevice,
+            libc::ENOENT | libc::ENXIO | libc::ENODEV => ErrorKind::NoDevice,
+            _ => ErrorKind::Provider,
         },
         cm::Error::AddressNotResolved { .. }
         | cm::Error::RouteNotResolved { .. }
@@ -230,6 +238,7 @@ fn verbs_kind(error: &verbs::Error) -> ErrorKind {
         (verbs::ErrorKind::InvalidArgument | verbs::ErrorKind::SharedChannel, _) => {
             ErrorKind::InvalidArgument
         }
+        (verbs::ErrorKind::QueueFull, _) => ErrorKind::QueueFull,
         (verbs::ErrorKind::Unsupported, _) => ErrorKind::Unsupported,
         (verbs::ErrorKind::Forked, _) => ErrorKind::Forked,
         (verbs::ErrorKind::TimedOut, _) => ErrorKind::TimedOut,
@@ -288,6 +297,35 @@ mod tests {
         ];
         for (error, code) in errors {
             assert_eq!(error.code(), code, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_post_before_the_connection_stands_says_so() {
+        let kind = PostErrorKind::State(verbs::QpState::INIT);
+        let error = Error::from(PostError { kind, queued: 0 });
+        assert_eq!(error.kind(), ErrorKind::NotConnected);
+        assert!(
+            error
+                .hint()
+                .is_some_and(|hint| hint.contains("established"))
+        );
+    }
+
+    #[test]
+    fn too_many_open_files_is_no_missing_device() {
+        let path = "/dev/infiniband/rdma_cm";
+        for (errno, kind, word) in [
+            (libc::ENOENT, ErrorKind::NoDevice, "modprobe"),
+            (libc::EACCES, ErrorKind::PermissionDenied, "permission"),
+            (libc::EMFILE, ErrorKind::Provider, "ulimit -n"),
+        ] {
+            let error = Error::from(cm::Error::NoConnectionManager { path, errno });
+            assert_eq!(error.kind(), kind);
+            assert!(
+                error.hint().is_some_and(|hint| hint.contains(word)),
+                "{error}"
+            );
         }
     }
 
