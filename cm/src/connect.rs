@@ -210,6 +210,7 @@ impl Resolved {
         let verb = "rdma_connect";
         check_queue_pair(&qp, &self.context, verb)?;
         Message::Request.check_private_data(self.context.transport(), private_data)?;
+        params.check(verb)?;
         let limits = self.context.attributes();
         let params = params.limited(limits.max_qp_rd_atom(), limits.max_qp_init_rd_atom());
         let mut c = params.to_c(qp.number(), private_data);

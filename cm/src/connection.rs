@@ -1,11 +1,17 @@
 //! A connection from the first message of the handshake to its end.
 
+mod state;
+
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::ptr;
+use std::time::Duration;
 
 use verbs::{Deadline, QpState, QueuePair, TransportType, sys};
 
+pub use self::state::ConnectionState;
+
+use self::state::State;
 use crate::channel::EventChannel;
 use crate::error::Error;
 use crate::event::{Event, EventKind, RejectReason};
@@ -19,17 +25,8 @@ pub(crate) enum Side {
     Passive,
 }
 
-/// Where a connection stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum ConnectionState {
-    /// The handshake is under way.
-    Connecting = 0,
-    /// Data can flow.
-    Established = 1,
-    /// Over: the queue pair is in the error state, and what was posted is flushed.
-    Closed = 2,
-}
+/// How long [`Connection::wait_established`] sleeps at most before it looks at the state again.
+const NAP: Duration = Duration::from_millis(100);
 
 /// What happened to a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,7 +84,7 @@ pub struct Connection {
     channel: EventChannel,
     side: Side,
     params: ConnParams,
-    state: AtomicU8,
+    state: State,
     peer: SocketAddr,
     local: Option<SocketAddr>,
 }
@@ -108,7 +105,7 @@ impl Connection {
             channel,
             side,
             params,
-            state: AtomicU8::new(ConnectionState::Connecting as u8),
+            state: State::new(),
             peer,
             local,
         }
@@ -130,22 +127,15 @@ impl Connection {
         self.local
     }
 
-    /// The parameters in force, after the peer's offer.
+    /// The parameters asked for, within the device's limits; on the passive side also within what
+    /// the peer offered. The active side's queue pair follows the peer's answer, which may be less.
     pub fn params(&self) -> &ConnParams {
         &self.params
     }
 
     /// Where it stands, as far as the events taken tell.
     pub fn state(&self) -> ConnectionState {
-        match self.state.load(Ordering::Acquire) {
-            0 => ConnectionState::Connecting,
-            1 => ConnectionState::Established,
-            _ => ConnectionState::Closed,
-        }
-    }
-
-    fn set_state(&self, state: ConnectionState) {
-        self.state.store(state as u8, Ordering::Release);
+        self.state.get()
     }
 
     /// The next event if there is one; never blocks.
@@ -190,9 +180,22 @@ impl Connection {
             if self.is_established()? {
                 return Ok(Vec::new());
             }
-            let event = self.next_event(deadline)?;
-            if let Some(private_data) = self.established(event)? {
-                return Ok(private_data);
+            // Not for longer: another thread may take the event that this one waits for.
+            match self.next_event(deadline.min(Deadline::after(NAP))) {
+                Ok(event) => {
+                    if let Some(private_data) = self.established(event)? {
+                        return Ok(private_data);
+                    }
+                }
+                Err(Error::TimedOut { .. }) if !deadline.has_passed() => {}
+                Err(error @ Error::TimedOut { .. }) => {
+                    return if self.is_established()? {
+                        Ok(Vec::new())
+                    } else {
+                        Err(error)
+                    };
+                }
+                Err(error) => return Err(error),
             }
         }
     }
@@ -242,29 +245,49 @@ impl Connection {
         let status = event.status();
         Ok(Some(match event.kind() {
             EventKind::CONNECT_RESPONSE if self.side == Side::Active => {
-                let private_data = event.private_data();
-                if let Err(error) = self.confirm() {
-                    self.end();
-                    return Err(error);
+                match self.state() {
+                    ConnectionState::Connecting => {}
+                    ConnectionState::Established => return Ok(None),
+                    // Given up before the answer came: the peer is not left waiting for the rest.
+                    ConnectionState::Closed => {
+                        self.decline();
+                        return Ok(None);
+                    }
                 }
-                self.set_state(ConnectionState::Established);
-                ConnectionEvent::Established { private_data }
-            }
-            EventKind::ESTABLISHED => {
-                if self.state() == ConnectionState::Established {
+                if let Err(error) = self.confirm() {
+                    let given_up = self.state() == ConnectionState::Closed;
+                    self.end();
+                    self.decline();
+                    return if given_up { Ok(None) } else { Err(error) };
+                }
+                if !self.state.establish() {
+                    self.hang_up();
                     return Ok(None);
                 }
-                self.note_iwarp_ready();
-                self.set_state(ConnectionState::Established);
+                ConnectionEvent::Established {
+                    private_data: event.private_data(),
+                }
+            }
+            EventKind::ESTABLISHED => {
+                match self.state() {
+                    ConnectionState::Connecting => self.note_iwarp_ready(),
+                    ConnectionState::Established => return Ok(None),
+                    ConnectionState::Closed => {}
+                }
+                if !self.state.establish() {
+                    // Closed before the peer's last message: the peer takes it for connected.
+                    if self.state() == ConnectionState::Closed {
+                        self.hang_up();
+                    }
+                    return Ok(None);
+                }
                 ConnectionEvent::Established {
                     private_data: event.private_data(),
                 }
             }
             EventKind::DISCONNECTED => {
                 // The side that disconnected first gets its own event only with an answer.
-                if let Err(error) = self.disconnect() {
-                    tracing::debug!(%error, "answer to a disconnect");
-                }
+                self.hang_up();
                 ConnectionEvent::Disconnected
             }
             EventKind::REJECTED => {
@@ -302,6 +325,23 @@ impl Connection {
         Ok(check(verb, ret)?)
     }
 
+    /// Refuses the peer's acceptance.
+    fn decline(&self) {
+        let verb = "rdma_reject";
+        // SAFETY: the id is live; there is no private data.
+        let ret = unsafe { sys::rdma_reject(self.id.raw(), ptr::null(), 0) };
+        if let Err(error) = check(verb, ret) {
+            tracing::debug!(%error, "answer to an acceptance that came too late");
+        }
+    }
+
+    /// Disconnects where nobody is there to be told of a failure.
+    fn hang_up(&self) {
+        if let Err(error) = self.disconnect() {
+            tracing::debug!(%error, "answer of a connection that is over");
+        }
+    }
+
     /// On iWARP the kernel brings the queue pair to RTS itself.
     fn note_iwarp_ready(&self) {
         if self.qp.context().transport() == TransportType::IWARP {
@@ -312,7 +352,7 @@ impl Connection {
 
     /// Flushes what is posted: neither kernel nor librdmacm does it for a queue pair of ours.
     fn end(&self) {
-        self.set_state(ConnectionState::Closed);
+        self.state.close();
         if self.qp.state() != QpState::ERR
             && let Err(error) = self.qp.set_error()
         {
@@ -348,7 +388,8 @@ impl Connection {
 
     /// Ends the connection: what is posted is flushed, and the peer is told. Does not wait for the
     /// peer's answer, which comes as [`ConnectionEvent::Disconnected`]. May be called again, and
-    /// after the peer has disconnected, without effect.
+    /// after the peer has disconnected, without effect. While the handshake is under way it ends
+    /// the attempt: the peer is told when its next message is taken, or when this is dropped.
     ///
     /// # Errors
     /// The failed call.

@@ -255,6 +255,7 @@ impl Request {
         let transport = self.context.transport();
         check_queue_pair(&qp, &self.context, verb)?;
         Message::Accept.check_private_data(transport, private_data)?;
+        params.check(verb)?;
         let limits = self.context.attributes();
         let params = params.limited(
             self.responder_resources.min(limits.max_qp_rd_atom()),

@@ -35,7 +35,7 @@ pub struct ConnParams {
     /// How often a request is sent again to a receiver that is not ready, 0 to 6, or 7 (the
     /// default) for ever.
     pub rnr_retry: u8,
-    /// How long an acknowledgement is waited for: 4.096 µs · 2^n. The default of 16 (268 ms) with 6
+    /// How long an acknowledgement is waited for: 4.096 µs · 2^n, n up to 31. The default of 16 (268 ms) with 6
     /// retries notices a dead link within 10 s also on devices that wait four times as long.
     pub ack_timeout: u8,
     /// How long the peer waits before it sends again when we had no receive posted: a code of the
@@ -64,6 +64,27 @@ impl ConnParams {
             initiator_depth: self.initiator_depth.min(initiator_depth),
             ..self.clone()
         }
+    }
+
+    /// Whether every field is one that the specification has: found out by the kernel, it would be
+    /// only after the peer has answered, and without a name.
+    pub(crate) fn check(&self, verb: &'static str) -> Result<(), Error> {
+        for (name, value, max) in [
+            ("retry_count", self.retry_count, 7),
+            ("rnr_retry", self.rnr_retry, 7),
+            ("ack_timeout", self.ack_timeout, 31),
+            ("min_rnr_timer", self.min_rnr_timer, 31),
+        ] {
+            if value > max {
+                return Err(verbs::Error::refused(
+                    verb,
+                    verbs::ErrorKind::InvalidArgument,
+                    format!("{name} {value} is above its limit {max}"),
+                )
+                .into());
+            }
+        }
+        Ok(())
     }
 
     /// C's form. It borrows `private_data`.
@@ -163,6 +184,25 @@ mod tests {
                     .check_private_data(TransportType::IWARP, &[0; 256])
                     .is_err()
             );
+        }
+    }
+
+    #[test]
+    fn a_field_out_of_range_is_refused_by_name() {
+        type Set = fn(&mut ConnParams, u8);
+        let fields: [(&str, u8, Set); 4] = [
+            ("retry_count", 7, |p, v| p.retry_count = v),
+            ("rnr_retry", 7, |p, v| p.rnr_retry = v),
+            ("ack_timeout", 31, |p, v| p.ack_timeout = v),
+            ("min_rnr_timer", 31, |p, v| p.min_rnr_timer = v),
+        ];
+        for (name, max, set) in fields {
+            let mut params = ConnParams::default();
+            set(&mut params, max);
+            assert!(params.check("rdma_connect").is_ok());
+            set(&mut params, max + 1);
+            let error = params.check("rdma_connect").expect_err("too large");
+            assert!(error.to_string().contains(name), "{error}");
         }
     }
 

@@ -125,7 +125,7 @@ impl Connection {
                 self.awaits_data.set(false);
                 self.link.notify_received()?;
             }
-            if !data && !event {
+            if (!data && !event) || deadline.has_passed() {
                 break;
             }
         }
