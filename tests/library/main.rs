@@ -2,7 +2,7 @@
 
 mod cm;
 mod raw;
-mod transfer;
+mod rpma;
 mod verbs;
 
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use harness::{Role, Test};
 
 fn main() -> ExitCode {
-    let tests: Vec<Test> = [verbs::tests(), cm::tests(), transfer::tests()]
+    let tests: Vec<Test> = [verbs::tests(), cm::tests(), rpma::tests()]
         .into_iter()
         .flatten()
         .collect();
