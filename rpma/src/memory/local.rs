@@ -85,9 +85,10 @@ impl LocalRegion {
     /// Copies `bytes` into the region from `offset` on.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`]; nothing is copied then.
+    /// [`Error::OutOfBounds`], or [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a child of the
+    /// process that made the region; nothing is copied then.
     pub fn store(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
-        let at = self.at(offset, bytes.len())?;
+        let at = self.at("store", offset, bytes.len())?;
         // SAFETY: the range was just checked to lie in our mapping, to which no reference exists.
         unsafe { copy::store(at, bytes) };
         Ok(())
@@ -96,21 +97,25 @@ impl LocalRegion {
     /// Copies bytes from `offset` on out of the region, filling `bytes`.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`]; nothing is copied then.
+    /// As [`store`](Self::store).
     pub fn load(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
-        let at = self.at(offset, bytes.len())?;
+        let at = self.at("load", offset, bytes.len())?;
         // SAFETY: the range was just checked to lie in our mapping, to which no reference exists.
         unsafe { copy::load(at, bytes) };
         Ok(())
     }
 
-    /// Sets every byte to `byte`.
+    /// Sets every byte to `byte`. Does nothing in a child of the process that made the region.
     pub fn fill(&self, byte: u8) {
+        if self.pinned.check_process("fill").is_err() {
+            return;
+        }
         // SAFETY: the mapping has `len` bytes, and no reference to it exists.
         unsafe { copy::fill(self.as_ptr(), byte, self.len) };
     }
 
-    fn at(&self, offset: usize, len: usize) -> Result<*mut u8, Error> {
+    fn at(&self, operation: &'static str, offset: usize, len: usize) -> Result<*mut u8, Error> {
+        self.pinned.check_process(operation)?;
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.as_ptr().wrapping_add(offset)),
             _ => Err(Error::OutOfBounds {

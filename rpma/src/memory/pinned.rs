@@ -3,7 +3,7 @@
 use std::io;
 use std::mem::ManuallyDrop;
 
-use cm::verbs::{AccessFlags, MemoryRegion, ProtectionDomain};
+use cm::verbs::{AccessFlags, MemoryRegion, Origin, ProtectionDomain};
 use memmap2::{MmapMut, MmapRaw};
 
 use crate::error::Error;
@@ -13,6 +13,7 @@ use crate::error::Error;
 pub(crate) struct Pinned {
     /// Taken only while both go away.
     registration: ManuallyDrop<MemoryRegion>,
+    origin: Origin,
     memory: ManuallyDrop<MmapRaw>,
 }
 
@@ -33,6 +34,7 @@ impl Pinned {
         if len > usize::MAX / 2 {
             return Err(no_memory(io::Error::from_raw_os_error(libc::ENOMEM)));
         }
+        let origin = Origin::current("ibv_reg_mr")?;
         let memory = MmapRaw::from(MmapMut::map_anon(len).map_err(no_memory)?);
         // SAFETY: the mapping is our own, no reference to it is ever formed, and it is unmapped
         // only after the registration has ended (see `release`).
@@ -40,12 +42,20 @@ impl Pinned {
             unsafe { MemoryRegion::register(domain, memory.as_mut_ptr(), len, access) }?;
         Ok(Self {
             registration: ManuallyDrop::new(registration),
+            origin,
             memory: ManuallyDrop::new(memory),
         })
     }
 
     pub(crate) fn registration(&self) -> &MemoryRegion {
         &self.registration
+    }
+
+    /// An error in a forked child, which has a copy of the memory, or, where the library keeps
+    /// registered memory out of children, nothing at that address.
+    #[inline]
+    pub(crate) fn check_process(&self, operation: &'static str) -> Result<(), Error> {
+        Ok(self.origin.check(operation)?)
     }
 
     pub(crate) fn as_ptr(&self) -> *mut u8 {

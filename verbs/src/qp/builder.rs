@@ -14,6 +14,9 @@ use crate::owned::Owned;
 use crate::pd::ProtectionDomain;
 
 /// Sizes of a queue pair, asked for or granted.
+///
+/// SoftRoCE takes more requests than it grants (up to the next power of two, less one). Room in the
+/// completion queue is counted by what is granted: who posts more than that needs a larger one.
 #[doc(alias = "ibv_qp_cap")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Capabilities {
