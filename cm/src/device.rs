@@ -69,6 +69,16 @@ fn learn(known: &mut Known) -> Result<Vec<Context>, Error> {
     let mut count = 0;
     // SAFETY: `count` is a valid place.
     let list = unsafe { sys::rdma_get_devices(&mut count) };
+    if list.is_null() {
+        let error = verbs::Error::last_os("rdma_get_devices");
+        // Anything but "there are none", such as a lack of memory or descriptors, is said as it is.
+        if !matches!(
+            error.errno(),
+            None | Some(libc::ENODEV | libc::ENOSYS | libc::ENOENT)
+        ) {
+            return Err(error.into());
+        }
+    }
     let count = usize::try_from(count).unwrap_or(0);
     if list.is_null() || count == 0 {
         if !list.is_null() {
