@@ -221,7 +221,7 @@ impl Connection {
         let peer = self.peer;
         match event {
             ConnectionEvent::Established { private_data } => Ok(Some(private_data)),
-            ConnectionEvent::Rejected { reason, .. } if reason == RejectReason::NO_LISTENER => {
+            ConnectionEvent::Rejected { reason, .. } if reason.is_no_listener() => {
                 Err(Error::NoListener { peer })
             }
             ConnectionEvent::Rejected {

@@ -60,6 +60,14 @@ open_enum! {
     }
 }
 
+impl RejectReason {
+    /// Whether nobody listens on the port. On iWARP, where connections begin as TCP, the reason is a
+    /// negative errno.
+    pub fn is_no_listener(self) -> bool {
+        self == Self::NO_LISTENER || self.raw() == -libc::ECONNREFUSED
+    }
+}
+
 /// An event that was got and is not acknowledged yet; dropping it does.
 ///
 /// Fields are dropped in this order: the acknowledgement comes before the ids are let go of, since
@@ -204,6 +212,14 @@ mod tests {
             RejectReason::from_raw(-111).to_string(),
             "unknown value (-111)"
         );
+    }
+
+    #[test]
+    fn nobody_listening_is_known_on_every_transport() {
+        assert!(RejectReason::NO_LISTENER.is_no_listener());
+        assert!(RejectReason::from_raw(-libc::ECONNREFUSED).is_no_listener());
+        assert!(!RejectReason::from_raw(-libc::ECONNRESET).is_no_listener());
+        assert!(!RejectReason::CONSUMER.is_no_listener());
     }
 
     #[test]

@@ -42,7 +42,8 @@ impl MemoryRegion {
     /// writable, with write access), EINVAL for length 0 or remote write without local write.
     ///
     /// # Safety
-    /// - The range stays mapped until the region is closed or dropped, and for ever if that fails.
+    /// - The range stays mapped until the region is closed or dropped, and for ever if that fails
+    ///   (which only [`close`](Self::close) tells).
     /// - While registered with any write access, no Rust reference to the range exists; with read
     ///   access only, no `&mut`. The device, and with remote access any peer that knows the key,
     ///   may change or read it at any time.
