@@ -96,6 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no poll")]
     fn a_wait_ends_at_its_deadline() {
         let (a, _b) = UnixStream::pair().expect("pair");
         let start = Instant::now();
@@ -105,6 +106,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no poll")]
     fn a_wait_tells_which_descriptor_is_readable() {
         let (a, _keep) = UnixStream::pair().expect("pair");
         let (b, mut peer) = UnixStream::pair().expect("pair");
@@ -115,6 +117,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no poll")]
     fn a_descriptor_that_stays_readable_for_nothing_does_not_keep_a_wait_from_ending() {
         let (a, mut peer) = UnixStream::pair().expect("pair");
         peer.write_all(b"x").expect("write");

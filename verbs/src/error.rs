@@ -235,7 +235,12 @@ fn hint(verb: &'static str, errno: i32) -> Option<String> {
 
 /// The usual reason for ENOMEM: what this process may pin.
 fn memlock_hint() -> String {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    let limit = if cfg!(miri) {
+        // Not a call that Miri has.
+        None
+    } else {
+        rustix::process::getrlimit(rustix::process::Resource::Memlock).current
+    };
     match limit {
         Some(bytes) => format!(
             "this process may pin {} KiB of memory (ulimit -l); raise the limit or register less",
