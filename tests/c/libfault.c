@@ -27,6 +27,8 @@ static int rewrite_status;
 
 struct counts {
 	unsigned long cm_got, cm_acked, cq_got, cq_acked;
+	/* Releases that answered EBUSY. */
+	unsigned long busy;
 };
 
 static struct counts counts;
@@ -141,6 +143,23 @@ MINUS_ONE(rdma_reject, (struct rdma_cm_id * id, const void *data, uint8_t len), 
 MINUS_ONE(rdma_migrate_id, (struct rdma_cm_id * id, struct rdma_event_channel *channel), (id, channel))
 MINUS_ONE(rdma_establish, (struct rdma_cm_id * id), (id))
 MINUS_ONE(rdma_init_qp_attr, (struct rdma_cm_id * id, struct ibv_qp_attr *attr, int *mask), (id, attr, mask))
+
+/* Releases, which return an errno. */
+#define RELEASE(name, type)                                                                        \
+	int name(type *object)                                                                     \
+	{                                                                                          \
+		int ret = REAL(name)(object);                                                      \
+                                                                                                   \
+		if (ret == EBUSY || (ret == -1 && errno == EBUSY))                                 \
+			add(&counts.busy, 1);                                                      \
+		return ret;                                                                        \
+	}
+
+RELEASE(ibv_destroy_qp, struct ibv_qp)
+RELEASE(ibv_destroy_cq, struct ibv_cq)
+RELEASE(ibv_dealloc_pd, struct ibv_pd)
+RELEASE(ibv_dereg_mr, struct ibv_mr)
+RELEASE(ibv_destroy_comp_channel, struct ibv_comp_channel)
 
 int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {

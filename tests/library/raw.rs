@@ -59,17 +59,21 @@ impl Buffer {
             "outside the buffer"
         );
         for (n, byte) in bytes.iter().enumerate() {
+            let place = self.memory.as_ptr().wrapping_add(offset + n);
             // SAFETY: inside the allocation, to which no reference exists; the device reads it
             // only after the call that posts it.
-            unsafe { self.memory.add(offset + n).write_volatile(*byte) };
+            unsafe { place.write_volatile(*byte) };
         }
     }
 
     pub(crate) fn load(&self, offset: usize, len: usize) -> Vec<u8> {
         assert!(offset + len <= self.layout.size(), "outside the buffer");
         (offset..offset + len)
-            // SAFETY: inside the allocation, to which no reference exists.
-            .map(|n| unsafe { self.memory.add(n).read_volatile() })
+            .map(|n| {
+                let place = self.memory.as_ptr().wrapping_add(n);
+                // SAFETY: inside the allocation, to which no reference exists.
+                unsafe { place.read_volatile() }
+            })
             .collect()
     }
 }

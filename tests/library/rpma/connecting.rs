@@ -168,7 +168,7 @@ fn cycle(peers: [&Peer; 2], endpoint: &Endpoint, n: usize) -> Outcome {
         1,
     )?;
     completed(server.cq())?;
-    let (first, second) = if n % 2 == 0 {
+    let (first, second) = if n.is_multiple_of(2) {
         (client, server)
     } else {
         (server, client)

@@ -109,7 +109,9 @@ impl Id {
         let ret = unsafe { sys::rdma_get_cm_event(self.channel.as_ptr(), &mut event) };
         called("rdma_get_cm_event", ret)?;
         // SAFETY: the event was got and is not acknowledged yet.
-        let (got, status) = unsafe { ((*event).event, (*event).status) };
+        let sys::rdma_cm_event {
+            event: got, status, ..
+        } = unsafe { event.read() };
         // SAFETY: acknowledged only here.
         unsafe { sys::rdma_ack_cm_event(event) };
         ensure!(
@@ -181,6 +183,10 @@ impl SilentClient {
     }
 }
 
+fn family(family: i32) -> libc::sa_family_t {
+    libc::sa_family_t::try_from(family).expect("families are small numbers")
+}
+
 /// The address in C's form.
 fn c_address(addr: SocketAddr) -> libc::sockaddr_storage {
     // SAFETY: plain integers and bytes, for which zero is a value.
@@ -189,7 +195,7 @@ fn c_address(addr: SocketAddr) -> libc::sockaddr_storage {
     match addr {
         SocketAddr::V4(v4) => {
             let c = libc::sockaddr_in {
-                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_family: family(libc::AF_INET),
                 sin_port: v4.port().to_be(),
                 sin_addr: libc::in_addr {
                     s_addr: u32::from_ne_bytes(v4.ip().octets()),
@@ -201,7 +207,7 @@ fn c_address(addr: SocketAddr) -> libc::sockaddr_storage {
         }
         SocketAddr::V6(v6) => {
             let c = libc::sockaddr_in6 {
-                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_family: family(libc::AF_INET6),
                 sin6_port: v6.port().to_be(),
                 sin6_flowinfo: 0,
                 sin6_addr: libc::in6_addr {

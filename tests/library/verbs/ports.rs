@@ -80,8 +80,11 @@ fn a_port_query_fills_every_byte() -> Outcome {
 fn hexadecimal(attributes: &sys::ibv_port_attr) -> String {
     let bytes: *const u8 = std::ptr::from_ref(attributes).cast();
     (0..size_of::<sys::ibv_port_attr>())
-        // SAFETY: inside the struct, all of whose bytes were written.
-        .map(|n| format!("{:02x}", unsafe { bytes.add(n).read() }))
+        .map(|n| {
+            let byte = bytes.wrapping_add(n);
+            // SAFETY: inside the struct, all of whose bytes were written.
+            format!("{:02x}", unsafe { byte.read() })
+        })
         .collect()
 }
 
