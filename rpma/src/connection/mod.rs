@@ -89,6 +89,12 @@ impl Connection {
     /// The failed step.
     pub fn try_next_event(&self) -> Result<Option<ConnectionEvent>, Error> {
         let event = self.link.try_next_event()?;
+        if event.is_none() && self.awaits_data() {
+            let [data] = wait_readable([self.cq.as_fd()], Deadline::after(Duration::ZERO))?;
+            if data {
+                self.data_has_come()?;
+            }
+        }
         Ok(event.map(|event| {
             self.keep_private_data(&event);
             ConnectionEvent::from(&event)
@@ -114,16 +120,13 @@ impl Connection {
     }
 
     fn next_link_event(&self, deadline: Deadline) -> Result<cm::ConnectionEvent, Error> {
-        // The last message of the handshake may be lost; then the peer's first data stands for it.
-        // A completion shows on the queue's descriptor, which is left as it is for its owner.
-        while self.awaits_data.get() && self.link.state() == ConnectionState::Connecting {
+        while self.awaits_data() {
             if let Some(event) = self.link.try_next_event()? {
                 return Ok(self.kept(event));
             }
             let [event, data] = wait_readable([self.link.as_fd(), self.cq.as_fd()], deadline)?;
             if data && !event {
-                self.awaits_data.set(false);
-                self.link.notify_received()?;
+                self.data_has_come()?;
             }
             if (!data && !event) || deadline.has_passed() {
                 break;
@@ -131,6 +134,19 @@ impl Connection {
         }
         let event = self.link.next_event(deadline)?;
         Ok(self.kept(event))
+    }
+
+    /// Whether the last message of the handshake may have been lost: then the peer's first data
+    /// stands for it. A completion shows on the queue's descriptor, which is left as it is for its
+    /// owner.
+    fn awaits_data(&self) -> bool {
+        self.awaits_data.get() && self.link.state() == ConnectionState::Connecting
+    }
+
+    /// Says once that the peer's data has come, so that the connection stands.
+    fn data_has_come(&self) -> Result<(), Error> {
+        self.awaits_data.set(false);
+        Ok(self.link.notify_received()?)
     }
 
     fn kept(&self, event: cm::ConnectionEvent) -> cm::ConnectionEvent {
