@@ -16,5 +16,5 @@ fn main() -> ExitCode {
         .flatten()
         .collect();
     let roles: Vec<Role> = [verbs::ROLES, cm::ROLES, faults::ROLES].concat();
-    harness::run(tests, &roles)
+    harness::run(tests, &[roles, rpma::roles()].concat())
 }

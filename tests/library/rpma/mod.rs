@@ -5,12 +5,15 @@ mod connecting;
 mod ending;
 mod forked;
 mod lost_confirmation;
+mod processes;
 mod queues;
 mod refused;
 mod regions;
+mod rights;
+mod threads;
 mod transfer;
 
-use harness::Test;
+use harness::{Role, Test};
 
 pub(crate) fn tests() -> Vec<Test> {
     [
@@ -23,8 +26,15 @@ pub(crate) fn tests() -> Vec<Test> {
         ending::tests(),
         forked::tests(),
         c_peers::tests(),
+        processes::tests(),
+        rights::tests(),
+        threads::tests(),
     ]
     .into_iter()
     .flatten()
     .collect()
+}
+
+pub(crate) fn roles() -> Vec<Role> {
+    [processes::ROLES, rights::ROLES].concat()
 }

@@ -1,0 +1,121 @@
+//! Peers in other processes, which are stopped or killed.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use harness::{
+    Child, Failed, Need, Outcome, Role, Test, WAIT, completed, device, ensure, ensure_eq, listen,
+    pattern, phase, role_argument, test,
+};
+use rpma::{
+    Connection, ConnectionConfig, ConnectionEvent, ConnectionRequest, Device, LocalRegion, Peer,
+    PrivateData, RemoteRegion, Signal, Usage,
+};
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        test(
+            "a_killed_peer_ends_the_connection_and_flushes_what_was_posted",
+            &[Need::Device],
+            a_killed_peer,
+        ),
+        test(
+            "a_stopped_peer_still_serves_writes_and_reads",
+            &[Need::Device],
+            a_stopped_peer,
+        ),
+    ]
+}
+
+pub(crate) const ROLES: &[Role] = &[("passive_memory", passive_memory)];
+
+const LEN: usize = 4096;
+
+/// Connects, offers its memory, and does nothing more.
+fn passive_memory() -> Outcome {
+    let to: SocketAddr = role_argument().parse()?;
+    let peer = Peer::new(&Device::local(device().ip)?)?;
+    let memory = LocalRegion::alloc(&peer, LEN, Usage::all())?;
+    let request = ConnectionRequest::new(&peer, to, &ConnectionConfig::default())?;
+    let connection = request.connect(PrivateData::new(&memory.descriptor())?)?;
+    connection.wait_established(WAIT)?;
+    println!("connected");
+    std::thread::sleep(Duration::from_secs(100));
+    Ok(())
+}
+
+/// A connection to such a process, and its memory.
+fn connected() -> Result<(Child, Connection, RemoteRegion), Failed> {
+    let (_peer, endpoint) = listen()?;
+    let child = Child::role("passive_memory", &endpoint.local_addr().to_string(), &[])?;
+    let request = endpoint.next_connection_request(&ConnectionConfig::default(), WAIT)?;
+    let memory = RemoteRegion::from_descriptor(request.private_data())?;
+    let connection = request.connect(PrivateData::none())?;
+    connection.wait_established(WAIT)?;
+    child.wait_line("connected", WAIT)?;
+    Ok((child, connection, memory))
+}
+
+fn a_killed_peer() -> Outcome {
+    let (child, connection, memory) = connected()?;
+    let own = LocalRegion::alloc(connection.peer(), LEN, Usage::all())?;
+    for n in 0..3 {
+        connection.recv(own.as_span(), n)?;
+    }
+    child.signal(libc::SIGKILL)?;
+    let start = Instant::now();
+    ensure_eq!(
+        connection.next_event(WAIT)?,
+        ConnectionEvent::Closed,
+        "event"
+    );
+    ensure!(
+        start.elapsed() < Duration::from_secs(5),
+        "after {:?}",
+        start.elapsed()
+    );
+    for n in 0..3 {
+        let completion = connection.cq().next(WAIT)?;
+        ensure_eq!(completion.op_context(), n, "order");
+        ensure!(
+            completion.result().is_err_and(|error| error.is_flushed()),
+            "{completion:?}"
+        );
+    }
+    // What is posted now fails, one way or the other, and says so.
+    let late = connection.write(memory.as_span(), own.as_span(), Signal::Always, 9);
+    if late.is_ok() {
+        ensure!(
+            connection.cq().next(WAIT)?.result().is_err(),
+            "written to a dead process"
+        );
+    }
+    Ok(())
+}
+
+fn a_stopped_peer() -> Outcome {
+    let (child, connection, memory) = connected()?;
+    child.signal(libc::SIGSTOP)?;
+    phase("writing to a stopped process");
+    let own = LocalRegion::alloc(connection.peer(), LEN, Usage::all())?;
+    own.store(0, &pattern::bytes(6, LEN))?;
+    connection.write(memory.as_span(), own.as_span(), Signal::Always, 1)?;
+    completed(connection.cq())?;
+    own.fill(0);
+    connection.read(own.as_span(), memory.as_span(), Signal::Always, 2)?;
+    completed(connection.cq())?;
+    let mut found = [0; LEN];
+    own.load(0, &mut found)?;
+    pattern::check(&found, 6)?;
+
+    // Its program cannot answer a disconnect, so this side does not wait for that.
+    let start = Instant::now();
+    connection.disconnect()?;
+    drop(connection);
+    ensure!(
+        start.elapsed() < Duration::from_secs(2),
+        "the end took {:?}",
+        start.elapsed()
+    );
+    Ok(())
+}
