@@ -73,7 +73,9 @@ fn page() -> Option<&'static AtomicU32> {
 fn map_page() -> Option<&'static AtomicU32> {
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
-    let length = rustix::param::page_size();
+    // The kernel rounds up to a page. Asking for its size reads /proc/self/auxv in rustix, which a
+    // process that has given up root's rights may not.
+    let length = size_of::<AtomicU32>();
     // SAFETY: a new private mapping at an address of the kernel's choice replaces nothing.
     let page = unsafe {
         mmap_anonymous(
