@@ -2,6 +2,7 @@
 
 mod count;
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, IsTerminal, Write};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -55,24 +56,10 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         2..2,
         ["--workspace", "--exclude", "tests"].map(str::to_owned),
     );
-    let host = step("host", &host, &[], options.deadline)?;
+    let host = step("host", &host, &[], &[], options.deadline)?;
 
-    let runner = place.runner(device::Rights::Root)?;
-    let runner: Vec<_> = runner
-        .iter()
-        .map(|word| word.to_string_lossy().into_owned())
-        .collect();
-    if let Some(word) = runner
-        .iter()
-        .find(|word| word.contains(char::is_whitespace))
-    {
-        return Err(Error::new(format!(
-            "cargo cannot run tests through '{word}', because its path has a blank; set RDMA_RUST_VM_CACHE to a folder \
-             without one"
-        )));
-    }
+    let through = runner_setting(&place.runner(device::Rights::Root)?)?;
     let mut variables = vec![
-        (runner_variable()?, runner.join(" ")),
         ("RPMA_REQUIRE_ALL".to_owned(), "1".to_owned()),
         ("RPMA_TEST_ADDRESS".to_owned(), place.address()),
     ];
@@ -81,7 +68,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     }
     let mut device = cargo_test(options);
     device.splice(2..2, ["--package", "tests"].map(str::to_owned));
-    let device = step("device", &device, &variables, options.deadline)?;
+    let device = step("device", &device, &through, &variables, options.deadline)?;
 
     let mut failures: Vec<String> = Vec::new();
     for (name, outcome, minimum) in [
@@ -135,27 +122,39 @@ fn cargo_test(options: &Options) -> Vec<String> {
     words
 }
 
-/// The name of the variable by which cargo learns how to run what it builds for this machine.
-fn runner_variable() -> Result<String> {
+/// Cargo's words to run what it builds for this machine through `runner`.
+fn runner_setting(runner: &[OsString]) -> Result<Vec<String>> {
     let version = process::capture(Command::new(cargo()).arg("-vV"))?;
     let host = version
         .lines()
         .find_map(|line| line.strip_prefix("host: "))
         .ok_or_else(|| Error::new("`cargo -vV` does not name its host"))?;
-    Ok(variable_for(host))
+    let words = runner
+        .iter()
+        .map(|word| {
+            word.to_str().ok_or_else(|| {
+                Error::new(format!(
+                    "cargo cannot run tests through '{}', because its path is not UTF-8; set RDMA_RUST_VM_CACHE and \
+                     CARGO_TARGET_DIR to folders whose path is",
+                    word.display()
+                ))
+            })
+        })
+        .collect::<Result<Vec<_>>>()?;
+    Ok(vec!["--config".to_owned(), setting_for(host, &words)])
 }
 
-fn variable_for(triple: &str) -> String {
-    format!(
-        "CARGO_TARGET_{}_RUNNER",
-        triple.to_uppercase().replace(['-', '.'], "_")
-    )
+/// A list, not the variable `CARGO_TARGET_*_RUNNER`: that one is split at blanks, and a path may have some.
+fn setting_for(triple: &str, words: &[&str]) -> String {
+    // A JSON text is a TOML text, and a list of them is one too.
+    format!("target.{triple}.runner={}", serde_json::json!(words))
 }
 
-/// One run of cargo: its output goes through, its summaries are counted.
+/// One run of cargo: its output goes through, its summaries are counted. `settings` are words that nobody has to see.
 fn step(
     name: &str,
     words: &[String],
+    settings: &[String],
     variables: &[(String, String)],
     deadline: Duration,
 ) -> Result<Outcome> {
@@ -164,6 +163,7 @@ fn step(
     let mut command = Command::new(cargo());
     command
         .args(words)
+        .args(settings)
         .current_dir(workspace::root())
         .env("CARGO_TARGET_DIR", workspace::target_dir())
         .envs(variables.iter().map(|(name, value)| (name, value)))
@@ -270,10 +270,34 @@ mod tests {
     }
 
     #[test]
-    fn the_runner_variable_follows_the_target() {
+    fn cargo_gets_the_runner_word_by_word_with_blanks_in_its_path() {
         assert_eq!(
-            variable_for("x86_64-unknown-linux-gnu"),
-            "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER"
+            setting_for(
+                "x86_64-unknown-linux-gnu",
+                &["/a \"path\" with blanks/runner", "vm", "--"]
+            ),
+            r#"target.x86_64-unknown-linux-gnu.runner=["/a \"path\" with blanks/runner","vm","--"]"#
         );
+    }
+
+    #[test]
+    fn cargo_runs_a_program_through_the_runner_that_is_set() {
+        let scratch = std::env::temp_dir().join(format!("xtask runner {}", std::process::id()));
+        std::fs::create_dir_all(scratch.join("src")).unwrap();
+        let manifest = "[package]\nname = \"a\"\nversion = \"0.0.0\"\n[workspace]\n";
+        std::fs::write(scratch.join("Cargo.toml"), manifest).unwrap();
+        std::fs::write(scratch.join("src/main.rs"), "fn main() {}").unwrap();
+        let runner = scratch.join("a runner");
+        std::os::unix::fs::symlink("/bin/echo", &runner).unwrap();
+        let words = [runner.into_os_string(), "two words".into()];
+        let said = process::capture(
+            Command::new(cargo())
+                .args(["run", "--quiet", "--offline"])
+                .args(runner_setting(&words).unwrap())
+                .env("CARGO_TARGET_DIR", scratch.join("target"))
+                .current_dir(&scratch),
+        );
+        let _ = std::fs::remove_dir_all(&scratch);
+        assert!(said.unwrap().starts_with("two words "));
     }
 }

@@ -69,12 +69,13 @@ fn stop_locked(config: &Config) -> Result<bool> {
     let saved = Running::find(config).map(|running| running.pid);
     // A start that was interrupted leaves a QEMU that is not in the state file yet.
     let started = qemu_pid(&config.folder).filter(|pid| state::is_our_qemu(*pid, &config.folder));
+    let was_up = saved.or(started).is_some();
     for pid in saved.into_iter().chain(started) {
         state::end_qemu(pid, &config.folder)?;
     }
     state::forget(&config.folder);
     tidy::large_files(&config.folder);
-    Ok(saved.is_some())
+    Ok(was_up)
 }
 
 fn check_architecture() -> Result<()> {
