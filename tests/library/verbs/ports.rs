@@ -67,10 +67,14 @@ fn a_port_query_fills_every_byte() -> Outcome {
         Command::new(c_program("port_attributes")).args([&device().name, &port.to_string()]),
     )?;
     let c = program.finish(WAIT)?.success()?.stdout;
-    ensure_eq!(hexadecimal(&filled), c, "the struct that C gets");
+    // Headers later than those of the bindings have more members, but only behind these.
+    let known = c
+        .get(..2 * size_of::<sys::ibv_port_attr>())
+        .ok_or(format!("C's struct is too short: {c}"))?;
+    ensure_eq!(hexadecimal(&filled), known, "the struct that C gets");
     ensure_eq!(
         hexadecimal(context.query_port(port)?.as_raw()),
-        c,
+        known,
         "the struct behind PortAttributes"
     );
     Ok(())
