@@ -1,33 +1,32 @@
-//! The programs on a real device, as a user runs them.
+//! The programs on a real device, as a user runs them: each test is named after the rule it holds.
 
-use std::process::{Command, ExitCode};
+mod damage;
+mod gone;
+mod interrupt;
+mod json;
+mod persistent;
+mod program;
+mod refusals;
+mod release;
+mod rounds;
+mod user;
+mod waiting;
 
-use harness::{Child, Need, Outcome, WAIT, ensure, test};
+use std::process::ExitCode;
+
+use harness::Test;
 
 fn main() -> ExitCode {
-    let tests = vec![test(
-        "ping_over_loopback_verifies_its_rounds",
-        &[Need::Device],
-        ping_over_loopback_verifies_its_rounds,
-    )];
+    let mut tests: Vec<Test> = Vec::new();
+    tests.extend(rounds::tests());
+    tests.extend(damage::tests());
+    tests.extend(gone::tests());
+    tests.extend(waiting::tests());
+    tests.extend(persistent::tests());
+    tests.extend(refusals::tests());
+    tests.extend(user::tests());
+    tests.extend(interrupt::tests());
+    tests.extend(json::tests());
+    tests.extend(release::tests());
     harness::run(tests, &[])
-}
-
-/// A command that runs `rpma-ping`.
-fn rpma_ping() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_rpma-ping-under-test"))
-}
-
-fn ping_over_loopback_verifies_its_rounds() -> Outcome {
-    let ip = harness::device().ip.to_string();
-    let ping = Child::start(rpma_ping().args(["--loopback", &ip, "-c", "3", "-i", "0"]))?;
-    let finished = ping.finish(WAIT)?.success()?;
-    ensure!(
-        finished
-            .stdout
-            .contains("3 sent, 3 received, 0 lost, 0 wrong"),
-        "no summary of three good rounds in:\n{}",
-        finished.stdout
-    );
-    Ok(())
 }
