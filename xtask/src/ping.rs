@@ -28,7 +28,13 @@ const SERVER_GRACE_AFTER_FAILURE: Duration = Duration::from_secs(2);
 /// # Errors
 /// When set-up or build fail, or the deadline passes.
 pub(crate) fn run(options: &[OsString], deadline: Duration) -> Result<ExitCode> {
-    packages::ensure(&[Set::Build])?;
+    packages::ensure(
+        &[
+            &[Set::Build],
+            device::packages_needed(device::Rights::User)?,
+        ]
+        .concat(),
+    )?;
     let program = build()?;
     let place = device::up(device::Rights::User)?;
     let address = place.address();

@@ -17,7 +17,7 @@ use rustix::fs::Access;
 use rustix::process::{Resource, Rlimit};
 
 use crate::error::{Context, Error, Result};
-use crate::packages::{self, Privilege};
+use crate::packages::{self, Privilege, Set};
 use crate::process;
 use crate::report;
 use crate::vm;
@@ -112,6 +112,23 @@ pub(crate) fn status() -> Result<ExitCode> {
     })
 }
 
+/// What has to be installed for the rung that [`up`] will try first: so all that is missing can be told at once.
+///
+/// # Errors
+/// When the environment asks for something unknown.
+pub(crate) fn packages_needed(rights: Rights) -> Result<&'static [Set]> {
+    let first = Ladder::of(&facts(rights), wish()?).usable().next();
+    Ok(packages_of(first))
+}
+
+fn packages_of(rung: Option<Rung>) -> &'static [Set] {
+    match rung {
+        Some(Rung::Create) => &[Set::Device],
+        Some(Rung::Vm) => &[Set::Vm],
+        Some(Rung::Existing(_)) | None => &[],
+    }
+}
+
 /// Makes sure that there is a device, by the first rung that works, and says which.
 ///
 /// # Errors
@@ -119,11 +136,14 @@ pub(crate) fn status() -> Result<ExitCode> {
 pub(crate) fn up(rights: Rights) -> Result<Place> {
     let ladder = Ladder::of(&facts(rights), wish()?);
     let mut failures = Vec::new();
-    for rung in ladder.usable() {
+    let mut rungs = ladder.usable().peekable();
+    while let Some(rung) = rungs.next() {
         match climb(rung) {
             Ok(place) => return Ok(place),
             Err(error) => {
-                report::say(format!("{error}; trying the next way to a device"));
+                if rungs.peek().is_some() {
+                    report::say(format!("{error}; trying the next way to a device"));
+                }
                 failures.push(error.to_string());
             }
         }
@@ -307,4 +327,18 @@ fn vm_obstacle() -> std::result::Result<(), String> {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rung_needs_its_own_packages_and_a_device_that_is_there_none() {
+        assert_eq!(packages_of(Some(Rung::Vm)), [Set::Vm]);
+        assert_eq!(packages_of(Some(Rung::Create)), [Set::Device]);
+        let there = Rung::Existing(IpAddr::from([192, 0, 2, 1]));
+        assert_eq!(packages_of(Some(there)), []);
+        assert_eq!(packages_of(None), []);
+    }
 }

@@ -43,7 +43,8 @@ struct Outcome {
 /// When the set-up fails. Failing tests are exit code 1.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let started = Instant::now();
-    packages::ensure(&[Set::Build, Set::Peers])?;
+    let device_needs = device::packages_needed(device::Rights::Root)?;
+    packages::ensure(&[&[Set::Build, Set::Peers], device_needs].concat())?;
     let place = device::up(device::Rights::Root)?;
     let minimum_file = workspace::root().join("xtask/minimum-tests.txt");
     let minimum = std::fs::read_to_string(&minimum_file)
