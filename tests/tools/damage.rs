@@ -1,9 +1,9 @@
 //! Rounds in which something is wrong on purpose: verification must see it, name it and tell both
 //! ends.
 
-use harness::{Need, Outcome, Test, ensure, test};
+use harness::{Need, Outcome, Test, ensure};
 
-use crate::program::{Server, all_of, explained, rpma_ping, run};
+use crate::program::{Server, all_of, explained, rpma_ping, run, test};
 
 pub(crate) fn tests() -> Vec<Test> {
     let device = [Need::Device];

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use harness::{Child, Failed, Finished, Need, Outcome, SECOND, Test, device, ensure, test};
+use harness::{Child, Failed, Finished, Need, Outcome, SECOND, Test, device, ensure};
 
-use crate::program::{LIMIT, Server, all_of, explained, in_time, rpma_ping, run, silent};
+use crate::program::{LIMIT, Server, all_of, explained, in_time, rpma_ping, run, silent, test};
 
 pub(crate) fn tests() -> Vec<Test> {
     let device = [Need::Device];

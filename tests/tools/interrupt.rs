@@ -3,10 +3,10 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use harness::{Child, Failed, Need, Outcome, SECOND, Test, ensure, ensure_eq, full, test};
+use harness::{Child, Failed, Need, Outcome, SECOND, Test, ensure, ensure_eq, full};
 
 use crate::program::{
-    LIMIT, Server, all_of, explained, free_port, in_time, presentable, rpma_ping, run, silent,
+    LIMIT, Server, all_of, explained, free_port, in_time, presentable, rpma_ping, run, silent, test,
 };
 
 pub(crate) fn tests() -> Vec<Test> {

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use harness::{Failed, Need, Outcome, Test, device, ensure, ensure_eq, test};
+use harness::{Failed, Need, Outcome, Test, device, ensure, ensure_eq};
 use serde_json::Value;
 
-use crate::program::{Server, explained, refused, rpma_ping, run, silent};
+use crate::program::{Server, explained, refused, rpma_ping, run, silent, test};
 
 /// Every key that a document can have, as promised to programs.
 const KEYS: &str = include_str!("../../rpma-tools/tests/json-keys.txt");

@@ -28,5 +28,7 @@ fn main() -> ExitCode {
     tests.extend(interrupt::tests());
     tests.extend(json::tests());
     tests.extend(release::tests());
-    harness::run(tests, &[])
+    let code = harness::run(tests, &[]);
+    program::remove_copy();
+    code
 }

@@ -5,11 +5,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use harness::{
-    Baseline, Child, Failed, Need, Outcome, SECOND, Test, WAIT, ensure, ensure_eq, rounds, test,
+    Baseline, Child, Failed, Need, Outcome, SECOND, Test, WAIT, ensure, ensure_eq, rounds,
 };
 use rpma::{ConnectionConfig, ConnectionRequest, Device, ErrorKind, Peer, PrivateData};
 
-use crate::program::{LIMIT, Server, all_of, explained, refused, rpma_ping, run, silent};
+use crate::program::{LIMIT, Server, all_of, explained, refused, rpma_ping, run, silent, test};
 
 pub(crate) fn tests() -> Vec<Test> {
     let device = [Need::Device];
@@ -180,7 +180,7 @@ fn sixteen() -> Outcome {
     let mut clients = Vec::new();
     for number in 0..16 {
         harness::phase(format!("client {number}"));
-        let client = Child::start(rpma_ping().args([&server.target, "-i", "0.5", "-W", "60"]))?;
+        let client = Child::start(rpma_ping().args([&server.target, "-i", "10", "-W", "60"]))?;
         client.wait_line("seq=0 ", LIMIT)?;
         clients.push(client);
     }

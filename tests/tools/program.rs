@@ -1,27 +1,87 @@
 //! `rpma-ping` as a process, and what its users may rely on whatever happens.
 
 use std::net::SocketAddr;
-use std::process::Command;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{self, Command};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+use std::{env, fs, io};
 
-use harness::{Child, Failed, Finished, Outcome, device, ensure, ensure_eq};
+use harness::{Child, Failed, Finished, Need, Outcome, Test, device, ensure, ensure_eq};
 
 /// How long any run may take that is not slowed down on purpose.
 pub(crate) const LIMIT: Duration = Duration::from_secs(40);
 
-/// The program under test.
-pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_rpma-ping-under-test");
+/// A test as the other tests of the tools are: many processes, so it may take longer than others on
+/// a machine that is busy elsewhere.
+pub(crate) fn test(name: &'static str, needs: &[Need], body: fn() -> Outcome) -> Test {
+    harness::test(name, needs, body).limit(150)
+}
+
+/// A copy of the program under test, in a folder of its own for as long as this program runs.
+///
+/// The folder it was built in may be its owner's alone, where a plain user cannot start it, and it
+/// may be shared into a virtual machine, where every start would read it over the wire again.
+static COPY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+
+/// The path of the program under test, which every user can start.
+pub(crate) fn program() -> &'static Path {
+    let copied = COPY.get_or_init(|| copy().map_err(|error| error.to_string()));
+    // What cannot be copied is started where it is, and the test that needs more will tell.
+    copied
+        .as_deref()
+        .unwrap_or(Path::new(env!("CARGO_BIN_EXE_rpma-ping-under-test")))
+}
+
+fn copy() -> io::Result<PathBuf> {
+    let folder = env::temp_dir().join(format!("rpma-tools-under-test-{}", process::id()));
+    let copy = folder.join("rpma-ping");
+    // Whoever has made this folder before is not to be trusted.
+    fs::create_dir(&folder)?;
+    fs::copy(env!("CARGO_BIN_EXE_rpma-ping-under-test"), &copy)?;
+    for path in [&folder, &copy] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
+    }
+    Ok(copy)
+}
+
+/// Removes the copy, at the end.
+pub(crate) fn remove_copy() {
+    if let Some(folder) = COPY
+        .get()
+        .and_then(|copied| copied.as_deref().ok()?.parent())
+    {
+        // What is left is in a folder that the system empties.
+        let _ = fs::remove_dir_all(folder);
+    }
+}
 
 /// A command that runs the program without any of the hooks that damage its work.
 pub(crate) fn rpma_ping() -> Command {
-    clean(Command::new(PROGRAM))
+    clean(Command::new(program()))
 }
 
 /// A command that runs the program through another one, which gets its path and arguments.
 pub(crate) fn through(wrapper: &[&str]) -> Command {
     let mut command = Command::new(wrapper[0]);
-    command.args(&wrapper[1..]).arg(PROGRAM);
+    command.args(&wrapper[1..]).arg(program());
     clean(command)
+}
+
+/// A command that runs the program as the user nobody, without any capability, through another
+/// one if need be.
+pub(crate) fn as_plain_user(wrapper: &[&str]) -> Command {
+    let user = [
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "--inh-caps=-all",
+        "--bounding-set=-all",
+        "--",
+    ];
+    through(&[&user[..], wrapper].concat())
 }
 
 fn clean(mut command: Command) -> Command {

@@ -1,8 +1,8 @@
 //! What cannot be done is refused with a sentence, a code and nothing else.
 
-use harness::{Need, Outcome, Test, device, test};
+use harness::{Need, Outcome, Test, device};
 
-use crate::program::{Server, refused, rpma_ping, run};
+use crate::program::{Server, refused, rpma_ping, run, test};
 
 pub(crate) fn tests() -> Vec<Test> {
     let device = [Need::Device];

@@ -6,12 +6,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use harness::{
-    Child, Failed, Need, Outcome, Test, c_library, device, ensure, ensure_eq, full, test,
-};
+use harness::{Child, Failed, Need, Outcome, Test, c_library, device, ensure, ensure_eq, full};
 
 use crate::program::{
-    LIMIT, Server, all_of, explained, presentable, rpma_ping, run, silent, through,
+    LIMIT, Server, all_of, explained, presentable, rpma_ping, run, silent, test, through,
 };
 
 pub(crate) fn tests() -> Vec<Test> {

@@ -2,9 +2,9 @@
 
 use std::net::Ipv6Addr;
 
-use harness::{Child, Failed, Need, Outcome, Test, device, ensure, ensure_eq, test};
+use harness::{Child, Failed, Need, Outcome, Test, device, ensure, ensure_eq};
 
-use crate::program::{LIMIT, Server, all_of, rpma_ping, run, silent};
+use crate::program::{LIMIT, Server, all_of, rpma_ping, run, silent, test};
 
 pub(crate) fn tests() -> Vec<Test> {
     let device = [Need::Device];

@@ -3,12 +3,12 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use harness::{Child, Need, Outcome, SECOND, Test, device, ensure, ensure_eq, test};
+use harness::{Child, Need, Outcome, SECOND, Test, device, ensure, ensure_eq};
 use serde_json::Value;
 
 use crate::program::{
     LIMIT, Server, all_of, bare_cost, explained, free_port, in_time, presentable, refused,
-    rpma_ping, silent, timed,
+    rpma_ping, silent, test, timed,
 };
 
 pub(crate) fn tests() -> Vec<Test> {
