@@ -62,7 +62,7 @@ pub fn test(name: &'static str, needs: &[Need], body: fn() -> Outcome) -> Test {
 }
 
 impl Test {
-    /// Another time limit than 60 s.
+    /// Another time limit than 60 s; ten times as much applies to the long tests.
     #[must_use]
     pub fn limit(mut self, seconds: u64) -> Self {
         self.limit = Duration::from_secs(seconds);
@@ -102,7 +102,9 @@ impl Test {
     }
 
     fn run(&self) -> Outcome {
-        let _watchdog = Watchdog::start(self.name, self.limit);
+        // Among the long tests, most repeat about ten times as often.
+        let limit = if full() { self.limit * 10 } else { self.limit };
+        let _watchdog = Watchdog::start(self.name, limit);
         let mut log = KernelLog::from_now();
         let baseline = self.leaks_checked.then(Baseline::take).transpose()?;
         (self.body)()?;

@@ -92,8 +92,9 @@ fn a_send_never_received() -> Outcome {
 
 fn work_in_flight() -> Outcome {
     for round in 0..harness::rounds(20, 200) {
+        harness::phase(format!("round {round}"));
         let pair = Pair::new()?;
-        let targets = Targets::new(&pair, 1 << 20)?;
+        let targets = Targets::new(&pair, 256 << 10)?;
         for n in 0..4 {
             let (to, from) = (targets.of_server.as_span(), targets.client.as_span());
             pair.client.write(to, from, Signal::Always, n)?;

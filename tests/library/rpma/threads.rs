@@ -1,10 +1,11 @@
 //! Several threads and several addresses at once.
 
 use std::thread;
+use std::time::Instant;
 
 use harness::{
-    Failed, Need, Outcome, Pair, Targets, Test, WAIT, completed, device, ensure, ensure_eq, listen,
-    pattern, phase, rounds, test,
+    Failed, Need, Outcome, Pair, SECOND, Targets, Test, WAIT, completed, device, ensure, ensure_eq,
+    listen, pattern, phase, rounds, test,
 };
 use rpma::{
     Connection, ConnectionConfig, ConnectionRequest, Device, Endpoint, LocalRegion, Peer,
@@ -55,7 +56,20 @@ fn serve(peer: &Peer, endpoint: &Endpoint, count: usize) -> Outcome {
         let mut found = vec![0; LEN];
         memory.load(0, &mut found)?;
         pattern::check(&found, seed)?;
+        dropped_quickly(connection)?;
     }
+    Ok(())
+}
+
+/// The end of a connection waits neither for the other end nor for another thread.
+fn dropped_quickly(connection: Connection) -> Outcome {
+    let start = Instant::now();
+    drop(connection);
+    ensure!(
+        start.elapsed() < 2 * SECOND,
+        "dropping a connection took {:?}",
+        start.elapsed()
+    );
     Ok(())
 }
 
@@ -76,7 +90,7 @@ fn write_to(peer: &Peer, endpoint: &Endpoint, seed: u8) -> Result<Connection, Fa
 fn many_threads() -> Outcome {
     let (server_peer, endpoint) = listen()?;
     let client_peer = Peer::new(&Device::local(device().ip)?)?;
-    let each = rounds(8, 60);
+    let each = rounds(20, 100);
     phase("threads at work");
     let results: Vec<Result<(), String>> = thread::scope(|scope| {
         let servers = (0..THREADS).map(|_| {
@@ -88,7 +102,9 @@ fn many_threads() -> Outcome {
             all.push(scope.spawn(move || {
                 for n in 0..each {
                     let seed = ((number * each + n) % 251).to_le_bytes()[0];
-                    write_to(client_peer, endpoint, seed).map_err(|failed| text(&failed))?;
+                    write_to(client_peer, endpoint, seed)
+                        .and_then(dropped_quickly)
+                        .map_err(|failed| text(&failed))?;
                 }
                 Ok(())
             }));

@@ -164,6 +164,7 @@ fn an_event_nobody_took() -> Outcome {
 }
 
 fn dropped_while_another_waits() -> Outcome {
+    let mut taken = 0;
     for round in 0..harness::rounds(20, 500) {
         let Flushing { qp, cq, channel } = Flushing::new()?;
         let waiting = channel.clone();
@@ -196,12 +197,11 @@ fn dropped_while_another_waits() -> Outcome {
             events <= made,
             "round {round}: {events} events of {made} completions"
         );
-        ensure!(
-            events > 0,
-            "round {round}: no event at all of {made} completions"
-        );
+        // In a single round the other thread may have been too late for any.
+        taken += events;
         dropped_quickly("the channel", channel)?;
     }
+    ensure!(taken > 0, "the other thread never took an event");
     Ok(())
 }
 
