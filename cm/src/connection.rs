@@ -368,6 +368,9 @@ impl Connection {
     ///
     /// Does nothing unless this is the passive side and the handshake is under way.
     ///
+    /// Give the message a moment first: if it is only late, and the peer disconnects at once,
+    /// `Established` may never come, and dropping the connection takes over a minute.
+    ///
     /// # Errors
     /// The failed call; EISCONN and EINVAL, which only say that the message has come by now, are no
     /// failure.

@@ -23,6 +23,14 @@ use crate::error::Error;
 use crate::peer::Peer;
 use crate::peer_config::PeerConfig;
 
+/// How long data may be ahead of the last message of the handshake before that counts as lost.
+///
+/// Data often overtakes it, because the message goes through a work queue. To tell the connection
+/// manager at once would be wrong then: if the peer disconnects before it has acted on that, it
+/// never says that the connection stood, and destroying the id waits until the answer to the
+/// request is given up (measured: over a minute).
+const PATIENCE: Duration = Duration::from_millis(250);
+
 /// A connection. `Send`, but not `Sync`: one thread at a time posts; share it behind a mutex. Its
 /// [`CompletionQueue`] may be polled by another thread meanwhile.
 ///
@@ -41,6 +49,8 @@ pub struct Connection {
     /// Whether it still has to be told to the connection manager that data came before the last
     /// message of the handshake; only ever on the passive side.
     awaits_data: Cell<bool>,
+    /// How long the last message of the handshake may still come once data has.
+    patience: Cell<Option<Deadline>>,
     /// Operations since the last one that gives a completion in every case.
     unsignaled: Cell<u32>,
     sq_size: u32,
@@ -61,6 +71,7 @@ impl Connection {
     ) -> Self {
         Self {
             awaits_data: Cell::new(received.is_some()),
+            patience: Cell::new(None),
             private_data: received.map_or_else(OnceCell::new, OnceCell::from),
             unsignaled: Cell::new(0),
             sq_size,
@@ -85,15 +96,16 @@ impl Connection {
 
     /// The next event if there is one. Never blocks.
     ///
+    /// On the accepting side, call it again a quarter of a second after the first data has come
+    /// without [`ConnectionEvent::Established`]: only then the message that should have come before
+    /// counts as lost.
+    ///
     /// # Errors
     /// The failed step.
     pub fn try_next_event(&self) -> Result<Option<ConnectionEvent>, Error> {
         let event = self.link.try_next_event()?;
         if event.is_none() && self.awaits_data() {
-            let [data] = wait_readable([self.cq.as_fd()], Deadline::after(Duration::ZERO))?;
-            if data {
-                self.data_has_come()?;
-            }
+            self.look_for_data(Deadline::after(Duration::ZERO))?;
         }
         Ok(event.map(|event| {
             self.keep_private_data(&event);
@@ -124,11 +136,8 @@ impl Connection {
             if let Some(event) = self.link.try_next_event()? {
                 return Ok(self.kept(event));
             }
-            let [event, data] = wait_readable([self.link.as_fd(), self.cq.as_fd()], deadline)?;
-            if data && !event {
-                self.data_has_come()?;
-            }
-            if (!data && !event) || deadline.has_passed() {
+            self.look_for_data(deadline)?;
+            if deadline.has_passed() {
                 break;
             }
         }
@@ -143,10 +152,22 @@ impl Connection {
         self.awaits_data.get() && self.link.state() == ConnectionState::Connecting
     }
 
-    /// Says once that the peer's data has come, so that the connection stands.
-    fn data_has_come(&self) -> Result<(), Error> {
-        self.awaits_data.set(false);
-        Ok(self.link.notify_received()?)
+    /// Waits for an event or for the peer's data. When data has come and [`PATIENCE`] has passed
+    /// without an event, the connection manager is told, once, so that the connection stands.
+    fn look_for_data(&self, deadline: Deadline) -> Result<(), Error> {
+        if let Some(patience) = self.patience.get() {
+            let [event] = wait_readable([self.link.as_fd()], patience.min(deadline))?;
+            if !event && patience.has_passed() {
+                self.awaits_data.set(false);
+                self.link.notify_received()?;
+            }
+        } else {
+            let [event, data] = wait_readable([self.link.as_fd(), self.cq.as_fd()], deadline)?;
+            if data && !event {
+                self.patience.set(Some(Deadline::after(PATIENCE)));
+            }
+        }
+        Ok(())
     }
 
     fn kept(&self, event: cm::ConnectionEvent) -> cm::ConnectionEvent {
