@@ -126,7 +126,13 @@ fn dropped_in_the_middle() -> Outcome {
                     Status::LOC_QP_OP_ERR,
                     Status::RETRY_EXC_ERR,
                 ];
-                ensure!(expected.contains(&error.status), "round {round}: {error}");
+                // Later kernels (6.8 does, 6.1 does not) report SoftRoCE's own failure to read the
+                // source as a request that was flushed.
+                let flushed = source_goes && error.status == Status::WR_FLUSH_ERR;
+                ensure!(
+                    flushed || expected.contains(&error.status),
+                    "round {round}: {error}"
+                );
                 ended[1] += 1;
             }
         }
