@@ -1,7 +1,8 @@
 //! The list of tests, and how it is run.
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Conclusion, Failed, Trial};
 
@@ -36,6 +37,22 @@ pub fn rounds(normal: usize, long: usize) -> usize {
 
 fn is_set(name: &str) -> bool {
     std::env::var_os(name).is_some_and(|value| value != "0" && !value.is_empty())
+}
+
+/// How long each test took.
+static TIMES: Mutex<Vec<(Duration, &'static str)>> = Mutex::new(Vec::new());
+
+/// Names the tests that make the whole slow.
+fn print_slowest() {
+    let mut times = TIMES.lock().unwrap_or_else(PoisonError::into_inner);
+    times.sort_unstable_by(|a, b| b.cmp(a));
+    let slow = times
+        .iter()
+        .take(8)
+        .filter(|(time, _)| *time > Duration::from_secs(2));
+    for (time, name) in slow {
+        println!("{:6.1} s {name}", time.as_secs_f64());
+    }
 }
 
 /// One test.
@@ -107,7 +124,13 @@ impl Test {
         let _watchdog = Watchdog::start(self.name, limit);
         let mut log = KernelLog::from_now();
         let baseline = self.leaks_checked.then(Baseline::take).transpose()?;
-        (self.body)()?;
+        let start = Instant::now();
+        let outcome = (self.body)();
+        TIMES
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((start.elapsed(), self.name));
+        outcome?;
         crate::phase("looking for what was left behind");
         if let Some(baseline) = baseline {
             baseline.check()?;
@@ -137,6 +160,7 @@ pub fn run(tests: Vec<Test>, roles: &[Role]) -> ExitCode {
         .map(|test| test.trial(require_all))
         .collect();
     let conclusion: Conclusion = libtest_mimic::run(&arguments, trials);
+    print_slowest();
     conclusion.exit_code()
 }
 

@@ -283,7 +283,7 @@ fn failing_call() -> Outcome {
     let stage = Stage::new()?;
     stage.works()?;
     let baseline = Baseline::take()?;
-    for round in 0..u32::try_from(rounds(14, 100))? {
+    for round in 0..u32::try_from(rounds(8, 100))? {
         let nth = round % count + 1;
         fault.arm(name, nth, errno)?;
         let failed = stage.attempt().map_err(|failed| {
