@@ -8,8 +8,8 @@ use harness::{
     listen, pattern, phase, rounds, test,
 };
 use rpma::{
-    Connection, ConnectionConfig, ConnectionRequest, Device, Endpoint, LocalRegion, Peer,
-    PrivateData, RemoteRegion, Signal, Usage,
+    Connection, ConnectionConfig, ConnectionEvent, ConnectionRequest, Device, Endpoint, ErrorKind,
+    LocalRegion, Peer, PrivateData, RemoteRegion, Signal, Usage,
 };
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -18,6 +18,12 @@ pub(crate) fn tests() -> Vec<Test> {
             "threads_may_connect_accept_and_transfer_at_once",
             &[Need::Device],
             many_threads,
+        )
+        .limit(120),
+        test(
+            "a_client_that_leaves_right_after_its_message_holds_nobody_up",
+            &[Need::Device],
+            a_client_that_leaves,
         )
         .limit(120),
         test(
@@ -42,7 +48,7 @@ fn text(failed: &Failed) -> String {
 }
 
 /// Accepts `count` clients, and lets each write into memory that is then checked.
-fn serve(peer: &Peer, endpoint: &Endpoint, count: usize) -> Outcome {
+fn serve(peer: &Peer, endpoint: &Endpoint, count: usize, stay: Stay) -> Outcome {
     let config = ConnectionConfig::default();
     for _ in 0..count {
         let memory = LocalRegion::alloc(peer, LEN, Usage::WRITE_DST)?;
@@ -51,7 +57,12 @@ fn serve(peer: &Peer, endpoint: &Endpoint, count: usize) -> Outcome {
         let seed = u64::from(request.private_data()[0]);
         request.recv(note.as_span(), seed)?;
         let connection = request.connect(PrivateData::new(&memory.descriptor())?)?;
-        connection.wait_established(WAIT)?;
+        match connection.wait_established(WAIT) {
+            Ok(()) => {}
+            // The kernel may handle a client's goodbye before its confirmation.
+            Err(error) if error.kind() == ErrorKind::Disconnected && stay == Stay::No => {}
+            Err(error) => return Err(error.into()),
+        }
         ensure_eq!(completed(connection.cq())?.op_context(), seed, "the note");
         let mut found = vec![0; LEN];
         memory.load(0, &mut found)?;
@@ -87,14 +98,30 @@ fn write_to(peer: &Peer, endpoint: &Endpoint, seed: u8) -> Result<Connection, Fa
     Ok(connection)
 }
 
+/// Whether a client waits until its server has ended the connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stay {
+    Yes,
+    No,
+}
+
 fn many_threads() -> Outcome {
+    at_once(rounds(20, 100), Stay::Yes)
+}
+
+fn a_client_that_leaves() -> Outcome {
+    at_once(rounds(20, 100), Stay::No)
+}
+
+fn at_once(each: usize, stay: Stay) -> Outcome {
     let (server_peer, endpoint) = listen()?;
     let client_peer = Peer::new(&Device::local(device().ip)?)?;
-    let each = rounds(20, 100);
     phase("threads at work");
     let results: Vec<Result<(), String>> = thread::scope(|scope| {
         let servers = (0..THREADS).map(|_| {
-            scope.spawn(|| serve(&server_peer, &endpoint, each).map_err(|failed| text(&failed)))
+            scope.spawn(|| {
+                serve(&server_peer, &endpoint, each, stay).map_err(|failed| text(&failed))
+            })
         });
         let mut all: Vec<_> = servers.collect();
         for number in 0..THREADS {
@@ -103,7 +130,16 @@ fn many_threads() -> Outcome {
                 for n in 0..each {
                     let seed = ((number * each + n) % 251).to_le_bytes()[0];
                     write_to(client_peer, endpoint, seed)
-                        .and_then(dropped_quickly)
+                        .and_then(|connection| {
+                            if stay == Stay::Yes {
+                                ensure_eq!(
+                                    connection.next_event(WAIT)?,
+                                    ConnectionEvent::Closed,
+                                    "event"
+                                );
+                            }
+                            dropped_quickly(connection)
+                        })
                         .map_err(|failed| text(&failed))?;
                 }
                 Ok(())
