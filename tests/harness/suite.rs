@@ -1,6 +1,7 @@
 //! The list of tests, and how it is run.
 
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,23 @@ pub fn rounds(normal: usize, long: usize) -> usize {
 
 fn is_set(name: &str) -> bool {
     std::env::var_os(name).is_some_and(|value| value != "0" && !value.is_empty())
+}
+
+/// How many tests have passed and failed so far. One that runs counts as failed, since it may panic
+/// or hang.
+static PASSED: AtomicU64 = AtomicU64::new(0);
+static FAILED: AtomicU64 = AtomicU64::new(0);
+
+/// The summary of a run that ends with a test that hangs, in the form of the usual one.
+pub(crate) fn summary_of_a_hang() -> String {
+    let (passed, failed) = (
+        PASSED.load(Ordering::Relaxed),
+        FAILED.load(Ordering::Relaxed),
+    );
+    format!(
+        "test result: FAILED. {passed} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out; \
+         the tests behind the one that hung did not run"
+    )
 }
 
 /// How long each test took.
@@ -119,6 +137,14 @@ impl Test {
     }
 
     fn run(&self) -> Outcome {
+        FAILED.fetch_add(1, Ordering::Relaxed);
+        self.watched()?;
+        FAILED.fetch_sub(1, Ordering::Relaxed);
+        PASSED.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn watched(&self) -> Outcome {
         // Among the long tests, most repeat about ten times as often.
         let limit = if full() { self.limit * 10 } else { self.limit };
         let _watchdog = Watchdog::start(self.name, limit);

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::child;
+use crate::{child, suite};
 
 /// What the test does at the moment, as it says itself.
 static PHASE: Mutex<String> = Mutex::new(String::new());
@@ -28,6 +28,7 @@ impl Watchdog {
         thread::spawn(move || {
             if stopped.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
                 report(&name, limit);
+                println!("\n{}", suite::summary_of_a_hang());
                 // SAFETY: _exit ends the process at once; a hung test would not let `exit` run the
                 // handlers of C libraries to their end.
                 unsafe { libc::_exit(101) };
