@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use harness::{Failed, Need, Outcome, Test, device, ensure, ensure_eq};
+use harness::{Child, Failed, Need, Outcome, Test, device, ensure, ensure_eq};
 use serde_json::Value;
 
-use crate::program::{Server, explained, refused, rpma_ping, run, silent, test};
+use crate::program::{LIMIT, Server, explained, refused, rpma_ping, run, silent, test};
 
 /// Every key that a document can have, as promised to programs.
 const KEYS: &str = include_str!("../../rpma-tools/tests/json-keys.txt");
@@ -151,9 +151,9 @@ fn documents() -> Outcome {
         ensure_eq!(first["side"], "server", "{first}");
     }
     let server = Server::start(&["--once", "--json"])?;
-    let client = harness::Child::start(server.client(&["-i", "0"]).arg("-W").arg("1"))?;
+    let client = Child::start(server.client(&["-i", "0"]).arg("-W").arg("1"))?;
     // The client has begun when its first line is out.
-    client.wait_line("bytes by ", crate::program::LIMIT)?;
+    client.wait_line("bytes by ", LIMIT)?;
     client.signal(libc::SIGKILL)?;
     let server = server.finish()?;
     explained(&server, 1, &[])?;

@@ -1,8 +1,8 @@
 //! What cannot be done is refused with a sentence, a code and nothing else.
 
-use harness::{Need, Outcome, Test, device};
+use harness::{Child, Need, Outcome, Test, device, ensure};
 
-use crate::program::{Server, refused, rpma_ping, run, test};
+use crate::program::{LIMIT, Server, all_of, refused, rpma_ping, run, silent, test};
 
 pub(crate) fn tests() -> Vec<Test> {
     let device = [Need::Device];
@@ -147,31 +147,25 @@ fn good_numbers() -> Outcome {
     let ip = device().ip.to_string();
     for (size, bytes) in [("4k", 4096), ("4K", 4096), ("1KiB", 1024), ("08", 8)] {
         let finished = run(rpma_ping().args(["--loopback", &ip, "-c", "1", "-s", size]))?;
-        let line = format!(": {bytes} bytes by ");
-        let line = line.trim_start_matches(": ");
-        crate::program::silent(&finished, 0)?;
-        harness::ensure!(
-            finished.stdout.contains(line),
+        let line = format!("): {bytes} bytes by ");
+        silent(&finished, 0)?;
+        ensure!(
+            finished.stdout.contains(&line),
             "{size}: {}",
-            crate::program::all_of(&finished)
+            all_of(&finished)
         );
     }
     // A count beyond 32 bits is a count: the run begins and can be interrupted.
     let server = Server::start(&["--once"])?;
-    let client = harness::Child::start(rpma_ping().args([
-        &server.target,
-        "-c",
-        "4294967296",
-        "-i",
-        "0.05",
-    ]))?;
+    let client =
+        Child::start(rpma_ping().args([&server.target, "-c", "4294967296", "-i", "0.05"]))?;
     server
         .child
-        .wait_line(": 4294967296 rounds of 64 bytes", crate::program::LIMIT)?;
-    client.wait_line("seq=0 ", crate::program::LIMIT)?;
+        .wait_line(": 4294967296 rounds of 64 bytes", LIMIT)?;
+    client.wait_line("seq=0 ", LIMIT)?;
     client.signal(libc::SIGINT)?;
-    crate::program::silent(&client.finish(crate::program::LIMIT)?, 0)?;
-    crate::program::silent(&server.finish()?, 0)
+    silent(&client.finish(LIMIT)?, 0)?;
+    silent(&server.finish()?, 0)
 }
 
 fn addresses() -> Outcome {
@@ -204,15 +198,15 @@ fn mapped_address() -> Outcome {
     let port = server.addr()?.port();
     let mapped = format!("[::ffff:{ip}]:{port}");
     let client = run(rpma_ping().args([&mapped, "-c", "1"]))?;
-    crate::program::silent(&client, 0)?;
-    harness::ensure!(
+    silent(&client, 0)?;
+    ensure!(
         client
             .stdout
             .contains(&format!("rpma-ping {ip}:{port} (device ")),
         "{}",
-        crate::program::all_of(&client)
+        all_of(&client)
     );
-    crate::program::silent(&server.finish()?, 0)
+    silent(&server.finish()?, 0)
 }
 
 fn port_in_use() -> Outcome {
@@ -227,7 +221,7 @@ fn port_in_use() -> Outcome {
             "\n  hint: ",
         ],
     )?;
-    crate::program::silent(&server.stop()?, 0)
+    silent(&server.stop()?, 0)
 }
 
 fn no_interface() -> Outcome {
