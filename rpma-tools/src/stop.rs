@@ -35,19 +35,41 @@ pub fn on_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// A request to stop that parts of the program share; a signal is such a request to all of them.
-#[derive(Debug, Clone, Default)]
-pub struct Stop(Arc<AtomicBool>);
+/// A request to stop that parts of the program share; a signal is such a request to all of them,
+/// except to those that leave it to another part to pass it on.
+#[derive(Debug, Clone)]
+pub struct Stop {
+    requested: Arc<AtomicBool>,
+    signals: bool,
+}
+
+impl Default for Stop {
+    fn default() -> Self {
+        Self {
+            requested: Arc::default(),
+            signals: true,
+        }
+    }
+}
 
 impl Stop {
+    /// A request that no signal makes.
+    pub fn without_signals() -> Self {
+        Self {
+            signals: false,
+            ..Self::default()
+        }
+    }
+
     /// Asks all holders of this request to end.
     pub fn request(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.requested.store(true, Ordering::Relaxed);
     }
 
     /// Whether it is time to end.
     pub fn requested(&self) -> bool {
-        self.0.load(Ordering::Relaxed) || SIGNALLED.load(Ordering::Relaxed)
+        self.requested.load(Ordering::Relaxed)
+            || (self.signals && SIGNALLED.load(Ordering::Relaxed))
     }
 
     /// Sleeps until a time, or until the end is requested. Says whether it slept to the end.

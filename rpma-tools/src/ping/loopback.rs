@@ -92,8 +92,9 @@ pub(super) fn run(
         json: false,
         hooks: options.hooks,
     };
-    // A request of its own: the server is to go on while the client says goodbye.
-    let server_stop = Stop::default();
+    // A request of its own: the server is to go on while the client ends its round and says
+    // goodbye, after a signal as well.
+    let server_stop = Stop::without_signals();
     let (listening, address) = channel();
     let (done, ended) = channel();
     let spawned = {
