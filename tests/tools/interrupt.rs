@@ -34,6 +34,11 @@ pub(crate) fn tests() -> Vec<Test> {
         ),
         test("a_second_interrupt_kills", &device, twice),
         test(
+            "an_interrupted_loopback_ends_its_round_and_succeeds",
+            &device,
+            loopback,
+        ),
+        test(
             "a_minute_of_rounds_without_a_pause_loses_nothing_and_keeps_its_size",
             &device,
             soak,
@@ -180,6 +185,27 @@ fn twice() -> Outcome {
         codes.push(code);
     }
     Err(format!("codes {codes:?}, and never killed by the signal").into())
+}
+
+/// The signal reaches both ends at once, and must not make the one give the other up.
+fn loopback() -> Outcome {
+    let ip = harness::device().ip.to_string();
+    for interval in ["0", "0.05"] {
+        let mut command = rpma_ping();
+        command.args(["--loopback", &ip, "-c", "1000000", "-i", interval]);
+        let ping = Child::start(&mut command)?;
+        ping.wait_line("seq=5 ", LIMIT)?;
+        ping.signal(libc::SIGINT)?;
+        let ping = ping.finish(LIMIT)?;
+        silent(&ping, 0)?;
+        let [sent, received, lost, wrong] = summary(&ping.stdout)?;
+        ensure!(
+            sent >= 6 && received == sent && lost == 0 && wrong == 0,
+            "{}",
+            all_of(&ping)
+        );
+    }
+    Ok(())
 }
 
 /// The resident memory of a process, in KiB.
