@@ -13,6 +13,11 @@ pub(crate) fn tests() -> Vec<Test> {
             posted_receives_are_flushed,
         ),
         test(
+            "a_receive_after_the_end_is_refused_since_no_device_need_complete_it",
+            &[Need::Device],
+            a_receive_after_the_end,
+        ),
+        test(
             "a_send_that_is_never_received_is_ended_by_disconnect",
             &[Need::Device],
             a_send_never_received,
@@ -58,6 +63,24 @@ fn posted_receives_are_flushed() -> Outcome {
             }
             ensure!(end.cq().poll_one()?.is_none(), "one completion too many");
         }
+    }
+    Ok(())
+}
+
+fn a_receive_after_the_end() -> Outcome {
+    let pair = Pair::new()?;
+    let targets = Targets::new(&pair, 64)?;
+    pair.client.disconnect()?;
+    ensure_eq!(pair.server.next_event(WAIT)?, ConnectionEvent::Closed);
+    for (end, region) in [
+        (&pair.client, &targets.client),
+        (&pair.server, &targets.server),
+    ] {
+        let error = end
+            .recv(region.as_span(), 1)
+            .err()
+            .ok_or("a receive was posted after the end")?;
+        ensure_eq!(error.kind(), rpma::ErrorKind::Disconnected, "{error}");
     }
     Ok(())
 }

@@ -4,8 +4,8 @@ use std::thread;
 use std::time::Instant;
 
 use harness::{
-    Failed, Need, Outcome, Pair, SECOND, Targets, Test, WAIT, completed, device, ensure, ensure_eq,
-    listen, pattern, phase, rounds, test,
+    Failed, Need, Outcome, Pair, Targets, Test, WAIT, completed, device, ensure, ensure_eq, listen,
+    pattern, phase, rounds, test,
 };
 use rpma::{
     Connection, ConnectionConfig, ConnectionEvent, ConnectionRequest, Device, Endpoint, ErrorKind,
@@ -72,12 +72,13 @@ fn serve(peer: &Peer, endpoint: &Endpoint, count: usize, stay: Stay) -> Outcome 
     Ok(())
 }
 
-/// The end of a connection waits neither for the other end nor for another thread.
+/// The end of a connection waits neither for the other end nor for another thread. Eight threads on
+/// an emulated machine take their time; a wait for the other end would be over a minute.
 fn dropped_quickly(connection: Connection) -> Outcome {
     let start = Instant::now();
     drop(connection);
     ensure!(
-        start.elapsed() < 2 * SECOND,
+        start.elapsed() < WAIT,
         "dropping a connection took {:?}",
         start.elapsed()
     );
