@@ -71,7 +71,11 @@ fn a_receive_after_the_end() -> Outcome {
     let pair = Pair::new()?;
     let targets = Targets::new(&pair, 64)?;
     pair.client.disconnect()?;
-    ensure_eq!(pair.server.next_event(WAIT)?, ConnectionEvent::Closed);
+    ensure_eq!(
+        pair.server.next_event(WAIT)?,
+        ConnectionEvent::Closed,
+        "event"
+    );
     for (end, region) in [
         (&pair.client, &targets.client),
         (&pair.server, &targets.server),
