@@ -308,9 +308,9 @@ mod tests {
     fn output_and_exit_code_are_collected() {
         let child = shell("echo ready; echo oops >&2; exit 3");
         child
-            .wait_line("ready", Duration::from_secs(5))
+            .wait_line("ready", Duration::from_secs(30))
             .expect("the line");
-        let finished = child.finish(Duration::from_secs(5)).expect("ended");
+        let finished = child.finish(Duration::from_secs(30)).expect("ended");
         assert_eq!(
             (finished.code(), &*finished.stdout, &*finished.stderr),
             (3, "ready", "oops")
@@ -331,6 +331,9 @@ mod tests {
     #[test]
     fn a_child_that_hangs_is_killed_and_reported() {
         let child = shell("echo here; sleep 100");
+        child
+            .wait_line("here", Duration::from_secs(30))
+            .expect("the line");
         let failed = child
             .finish(Duration::from_millis(300))
             .expect_err("it hangs");
