@@ -63,6 +63,11 @@ impl ConnectionConfig {
     }
 
     /// Operations in flight, 10 by default. Each costs memory of the device's driver.
+    ///
+    /// An operation is in flight until its completion, or that of a later one, was polled. Keep
+    /// count yourself: a device may take more as soon as it has carried one out, and completions
+    /// that nobody polls in time are then lost. [`QueueFull`](crate::Error::QueueFull) is no flow
+    /// control.
     #[doc(alias = "rpma_conn_cfg_set_sq_size")]
     pub fn set_sq_size(&mut self, requests: u32) -> &mut Self {
         self.sq_size = requests;
@@ -75,7 +80,8 @@ impl ConnectionConfig {
         self.sq_size
     }
 
-    /// Receives posted at once, 10 by default. Each costs memory of the device's driver.
+    /// Receives posted at once, 10 by default. Each costs memory of the device's driver. As with
+    /// [`set_sq_size`](Self::set_sq_size), a receive counts until its completion was polled.
     #[doc(alias = "rpma_conn_cfg_set_rq_size")]
     pub fn set_rq_size(&mut self, receives: u32) -> &mut Self {
         self.rq_size = receives;

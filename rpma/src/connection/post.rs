@@ -1,5 +1,6 @@
 //! Operations: checked, posted, and forgotten until their completion.
 
+use cm::ConnectionState;
 use cm::verbs::{PostError, RecvRequest, RemoteAddr, SendFlags, SendRequest, Sge};
 
 use super::Connection;
@@ -47,10 +48,16 @@ impl Connection {
     ///
     /// # Errors
     /// [`Error::WrongPeer`], [`Error::UsageForbids`] without [`Usage::RECV`],
-    /// [`Error::QueueFull`].
+    /// [`Error::QueueFull`], and [`ErrorKind::Disconnected`](crate::ErrorKind::Disconnected) once
+    /// the connection is known to be over.
     #[doc(alias = "rpma_recv")]
     #[inline]
     pub fn recv(&self, dst: Span<'_>, op_context: u64) -> Result<(), Error> {
+        // SoftRoCE never looks at a receive that comes after the end: nobody may wait for it.
+        if self.link.state() == ConnectionState::Closed {
+            let peer = self.link.peer_addr();
+            return Err(cm::Error::Disconnected { peer }.into());
+        }
         // A buffer may be longer than any message.
         let sge = [dst.sge("recv", Usage::RECV, self.domain, u32::MAX)?];
         let mut request = RecvRequest::new(op_context, &sge);
