@@ -123,11 +123,11 @@ impl Context {
     /// EINVAL for a port that does not exist.
     #[doc(alias = "ibv_query_port")]
     pub fn query_port(&self, port: u8) -> Result<PortAttributes, Error> {
-        self.0.origin.check("ibv_query_port")?;
+        let raw = self.raw_checked("ibv_query_port")?;
         let mut attributes = MaybeUninit::<sys::ibv_port_attr>::zeroed();
         // SAFETY: the context is open, and the place is of the size of this version's struct,
         // which the call is told.
-        let ret = unsafe { sys::ibv_query_port(self.as_raw(), port, attributes.as_mut_ptr()) };
+        let ret = unsafe { sys::ibv_query_port(raw, port, attributes.as_mut_ptr()) };
         from_return("ibv_query_port", ret)
             .map_err(|e| e.with_detail(format!("device {}, port {port}", self.name())))?;
         Ok(PortAttributes {
@@ -193,6 +193,13 @@ impl Context {
     /// It is open as long as a clone of this handle lives. It must not be closed.
     pub fn as_raw(&self) -> *mut sys::ibv_context {
         self.0.raw.as_ptr()
+    }
+
+    /// The context, for the call `verb`, unless this is a forked child.
+    #[inline]
+    pub(crate) fn raw_checked(&self, verb: &'static str) -> Result<*mut sys::ibv_context, Error> {
+        self.0.origin.check(verb)?;
+        Ok(self.as_raw())
     }
 
     pub(crate) fn origin(&self) -> Origin {
@@ -275,6 +282,21 @@ impl DeviceAttributes {
     /// Longest memory region, in bytes.
     pub fn max_mr_size(&self) -> u64 {
         self.raw.max_mr_size
+    }
+
+    /// Whether the device has memory windows, of any type.
+    pub fn has_windows(&self) -> bool {
+        use sys::ibv_device_cap_flags as flag;
+
+        let any = flag::IBV_DEVICE_MEM_WINDOW.0
+            | flag::IBV_DEVICE_MEM_WINDOW_TYPE_2A.0
+            | flag::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0;
+        self.raw.device_cap_flags & any != 0
+    }
+
+    #[cfg(test)]
+    pub(crate) fn from_raw(raw: sys::ibv_device_attr) -> Self {
+        Self { raw }
     }
 
     /// The C struct.

@@ -55,14 +55,13 @@ impl MemoryRegion {
         len: usize,
         access: AccessFlags,
     ) -> Result<Self, Error> {
-        let origin = pd.context().origin();
-        origin.check("ibv_reg_mr")?;
+        let raw_pd = pd.raw_checked("ibv_reg_mr")?;
         // SAFETY: the domain is live; the caller answers for the memory.
-        let raw = unsafe { sys::ibv_reg_mr(pd.as_raw(), addr.cast(), len, access.bits()) };
+        let raw = unsafe { sys::ibv_reg_mr(raw_pd, addr.cast(), len, access.bits()) };
         let raw = from_pointer("ibv_reg_mr", raw)
             .map_err(|e| e.with_detail(format!("{len} bytes with access {access:?}")))?;
         // SAFETY: the region was just made and needs its domain, which is its parent.
-        let owned = unsafe { Owned::new(raw, origin, pd.clone()) };
+        let owned = unsafe { Owned::new(raw, pd.context().origin(), pd.clone()) };
         Ok(Self { owned })
     }
 

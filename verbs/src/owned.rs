@@ -59,18 +59,28 @@ impl<T: Destroy, P> Owned<T, P> {
         }
     }
 
+    #[inline]
     pub(crate) fn raw(&self) -> *mut T {
         self.raw.as_ptr()
+    }
+
+    /// The object, for the call `verb`, unless this is a forked child: the way to every C call.
+    #[inline]
+    pub(crate) fn raw_checked(&self, verb: &'static str) -> Result<*mut T, Error> {
+        self.origin.check(verb)?;
+        Ok(self.raw.as_ptr())
     }
 
     pub(crate) fn non_null(&self) -> NonNull<T> {
         self.raw
     }
 
+    #[inline]
     pub(crate) fn origin(&self) -> Origin {
         self.origin
     }
 
+    #[inline]
     pub(crate) fn parents(&self) -> &P {
         &self.parents
     }

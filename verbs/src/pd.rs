@@ -31,9 +31,9 @@ impl ProtectionDomain {
     /// ENOMEM when the device has no more.
     #[doc(alias = "ibv_alloc_pd")]
     pub fn new(context: &Context) -> Result<Self, Error> {
-        context.origin().check("ibv_alloc_pd")?;
+        let raw = context.raw_checked("ibv_alloc_pd")?;
         // SAFETY: the context is open.
-        let raw = unsafe { sys::ibv_alloc_pd(context.as_raw()) };
+        let raw = unsafe { sys::ibv_alloc_pd(raw) };
         let raw = from_pointer("ibv_alloc_pd", raw)?;
         // SAFETY: the domain was just made and needs its context, which is its parent.
         let owned = unsafe { Owned::new(raw, context.origin(), context.clone()) };
@@ -65,6 +65,11 @@ impl ProtectionDomain {
                 handle: Self(shared),
             }),
         }
+    }
+
+    /// The domain, for the call `verb`, unless this is a forked child.
+    pub(crate) fn raw_checked(&self, verb: &'static str) -> Result<*mut sys::ibv_pd, Error> {
+        self.0.raw_checked(verb)
     }
 
     /// The C domain, for calls that this crate does not have. It must not be freed.

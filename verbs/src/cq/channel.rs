@@ -40,9 +40,9 @@ impl CompletionChannel {
     #[doc(alias = "ibv_create_comp_channel")]
     pub fn new(context: &Context) -> Result<Self, Error> {
         let verb = "ibv_create_comp_channel";
-        context.origin().check(verb)?;
+        let raw = context.raw_checked(verb)?;
         // SAFETY: the context is open.
-        let raw = unsafe { sys::ibv_create_comp_channel(context.as_raw()) };
+        let raw = unsafe { sys::ibv_create_comp_channel(raw) };
         let raw = from_pointer(verb, raw)?;
         // SAFETY: the channel was just made and needs its context, which is its parent.
         let owned = unsafe { Owned::new(raw, context.origin(), context.clone()) };
@@ -61,10 +61,10 @@ impl CompletionChannel {
     #[doc(alias = "ibv_get_cq_event")]
     pub fn try_next_event(&self) -> Result<Option<CompletionEvent>, Error> {
         let verb = "ibv_get_cq_event";
-        self.0.origin().check(verb)?;
+        let raw = self.0.raw_checked(verb)?;
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the channel is live and both places are valid.
-        let ret = unsafe { sys::ibv_get_cq_event(self.0.raw(), &mut cq, &mut context) };
+        let ret = unsafe { sys::ibv_get_cq_event(raw, &mut cq, &mut context) };
         if ret != 0 {
             return match last_errno() {
                 libc::EAGAIN | libc::EINTR => Ok(None),

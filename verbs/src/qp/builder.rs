@@ -6,9 +6,10 @@ use std::sync::atomic::AtomicU32;
 
 use rdma_core_sys as sys;
 
+use super::opcodes::OpcodeSet;
 use super::state::{QpState, QpType};
-use super::{CqRoom, Parents, QueuePair};
-use crate::cq::CompletionQueue;
+use super::{Facts, Parents, QueuePair};
+use crate::cq::{CompletionQueue, CqRoom};
 use crate::error::{Error, ErrorKind, from_pointer};
 use crate::owned::Owned;
 use crate::pd::ProtectionDomain;
@@ -113,8 +114,7 @@ impl<'a> QueuePairBuilder<'a> {
     pub fn build(self) -> Result<QueuePair, Error> {
         let verb = "ibv_create_qp";
         let context = self.pd.context();
-        let origin = context.origin();
-        origin.check(verb)?;
+        let raw_pd = self.pd.raw_checked(verb)?;
         for (name, cq) in [("send", self.send_cq), ("receive", self.recv_cq)] {
             if cq.context() != context {
                 return Err(Error::refused(
@@ -138,8 +138,8 @@ impl<'a> QueuePairBuilder<'a> {
         // The room in the completion queues is given back when `parents` is dropped.
         let mut parents = Parents {
             room: [
-                CqRoom::reserve(self.send_cq, self.wanted.max_send_wr)?,
-                CqRoom::reserve(self.recv_cq, self.wanted.max_recv_wr)?,
+                CqRoom::reserve(verb, self.send_cq.inner(), self.wanted.max_send_wr)?,
+                CqRoom::reserve(verb, self.recv_cq.inner(), self.wanted.max_recv_wr)?,
             ],
             pd: self.pd.clone(),
         };
@@ -160,32 +160,34 @@ impl<'a> QueuePairBuilder<'a> {
             sq_sig_all: i32::from(self.signal_all),
         };
         // SAFETY: domain and queues are live and of one device; the provider writes into `init`.
-        let raw = unsafe { sys::ibv_create_qp(self.pd.as_raw(), &mut init) };
+        let raw = unsafe { sys::ibv_create_qp(raw_pd, &mut init) };
         let raw = from_pointer(verb, raw).map_err(|error| self.explain(error))?;
         // A device may make its queues larger than asked, and then takes as many requests.
         let [send_room, recv_room] = &mut parents.room;
         let fits = send_room
-            .grow(init.cap.max_send_wr)
-            .and_then(|()| recv_room.grow(init.cap.max_recv_wr));
+            .grow(verb, init.cap.max_send_wr)
+            .and_then(|()| recv_room.grow(verb, init.cap.max_recv_wr));
         // SAFETY: the queue pair was just made; its parents are all that it refers to.
-        let owned = unsafe { Owned::new(raw, origin, parents) };
+        let owned = unsafe { Owned::new(raw, context.origin(), parents) };
         fits?;
         // SAFETY: the queue pair is live; its number never changes.
         let number = unsafe { (*owned.raw()).qp_num };
         Ok(QueuePair {
             owned,
-            origin,
-            transport: context.transport(),
-            capabilities: Capabilities {
-                max_send_wr: init.cap.max_send_wr,
-                max_recv_wr: init.cap.max_recv_wr,
-                max_send_sge: init.cap.max_send_sge,
-                max_recv_sge: init.cap.max_recv_sge,
-                max_inline_data: init.cap.max_inline_data,
+            facts: Facts {
+                qp_type: self.qp_type,
+                opcodes: OpcodeSet::new(context.transport(), self.qp_type, context.attributes()),
+                capabilities: Capabilities {
+                    max_send_wr: init.cap.max_send_wr,
+                    max_recv_wr: init.cap.max_recv_wr,
+                    max_send_sge: init.cap.max_send_sge,
+                    max_recv_sge: init.cap.max_recv_sge,
+                    max_inline_data: init.cap.max_inline_data,
+                },
+                number,
+                state: AtomicU32::new(QpState::RESET.raw()),
+                modifying: Mutex::new(()),
             },
-            number,
-            state: AtomicU32::new(QpState::RESET.raw()),
-            modifying: Mutex::new(()),
         })
     }
 

@@ -1,13 +1,14 @@
 //! Queue pairs: the two ends of a connection.
 
 mod builder;
+mod opcodes;
 mod post;
 mod request;
 mod state;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use rdma_core_sys as sys;
 
@@ -16,13 +17,12 @@ pub use self::post::{PostError, PostErrorKind};
 pub use self::request::{RecvRequest, SendRequest, WrOpcode};
 pub use self::state::{QpAttributes, QpState, QpType};
 
+use self::opcodes::OpcodeSet;
 use crate::context::Context;
-use crate::cq::{CompletionQueue, CqInner};
-use crate::device::TransportType;
+use crate::cq::{CompletionQueue, CqRoom};
 use crate::error::{CloseError, Error, from_return};
 use crate::owned::{Destroy, Owned};
 use crate::pd::ProtectionDomain;
-use crate::process::Origin;
 
 // SAFETY: after ibv_destroy_qp has returned 0 the device no longer works for the queue pair; a
 // failure (EBUSY while attached to a multicast group) leaves it as it was.
@@ -43,8 +43,14 @@ unsafe impl Destroy for sys::ibv_qp {
 #[doc(alias = "ibv_qp")]
 pub struct QueuePair {
     owned: Owned<sys::ibv_qp, Parents>,
-    origin: Origin,
-    transport: TransportType,
+    facts: Facts,
+}
+
+/// What is known of a queue pair without asking the device.
+struct Facts {
+    qp_type: QpType,
+    /// What the device's transport offers for this type.
+    opcodes: OpcodeSet,
     capabilities: Capabilities,
     number: u32,
     /// Our own record of the state: libibverbs writes its copy without a lock.
@@ -59,50 +65,6 @@ struct Parents {
     /// Of the queue for sends, and of that for receives.
     room: [CqRoom; 2],
     pd: ProtectionDomain,
-}
-
-/// Entries of a completion queue that are promised to a queue pair.
-struct CqRoom {
-    cq: Arc<CqInner>,
-    entries: u32,
-}
-
-impl CqRoom {
-    fn reserve(cq: &CompletionQueue, entries: u32) -> Result<Self, Error> {
-        cq.inner().reserve(entries)?;
-        Ok(Self {
-            cq: Arc::clone(cq.inner()),
-            entries,
-        })
-    }
-
-    /// Promises more, as many as the device has `granted` requests.
-    fn grow(&mut self, granted: u32) -> Result<(), Error> {
-        let Some(more) = granted.checked_sub(self.entries).filter(|&more| more > 0) else {
-            return Ok(());
-        };
-        self.cq.reserve(more).map_err(|error| {
-            error.with_hint(format!(
-                "the device made a queue of {granted} requests where {} were asked: make the \
-                 completion queue larger, or allow overrun explicitly",
-                self.entries
-            ))
-        })?;
-        self.entries = granted;
-        Ok(())
-    }
-}
-
-impl Drop for CqRoom {
-    fn drop(&mut self) {
-        self.cq.release(self.entries);
-    }
-}
-
-impl fmt::Debug for CqRoom {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CqRoom({} of {:p})", self.entries, self.cq.raw())
-    }
 }
 
 impl QueuePair {
@@ -124,26 +86,27 @@ impl QueuePair {
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attributes: &QpAttributes) -> Result<(), Error> {
         let verb = "ibv_modify_qp";
-        self.origin.check(verb)?;
+        let qp = self.owned.raw_checked(verb)?;
         // Our record of the state takes the order in which the kernel took the calls.
         let _modifying = self
+            .facts
             .modifying
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let (raw, mask) = attributes.as_raw();
         let mut raw = *raw;
         // SAFETY: the queue pair is live; the attributes are a copy, and the kernel checks them.
-        let ret = unsafe { sys::ibv_modify_qp(self.as_raw(), &mut raw, mask) };
+        let ret = unsafe { sys::ibv_modify_qp(qp, &mut raw, mask) };
         from_return(verb, ret).map_err(|error| match attributes.state() {
             Some(to) => error.with_detail(format!(
                 "queue pair {} from {} to {to}",
-                self.number,
+                self.facts.number,
                 self.state()
             )),
             None => error,
         })?;
         if let Some(state) = attributes.state() {
-            self.state.store(state.raw(), Ordering::Release);
+            self.facts.state.store(state.raw(), Ordering::Release);
         }
         Ok(())
     }
@@ -154,7 +117,7 @@ impl QueuePair {
     /// - The queue pair is in that state: a send posted before RTS may be carried out much later,
     ///   when its memory is no longer what it was.
     pub unsafe fn record_state(&self, state: QpState) {
-        self.state.store(state.raw(), Ordering::Release);
+        self.facts.state.store(state.raw(), Ordering::Release);
     }
 
     /// Ends all work: what is posted completes as flushed, and nothing is accepted from the peer.
@@ -169,18 +132,23 @@ impl QueuePair {
     /// when a request fails, which shows in the completions.
     #[inline]
     pub fn state(&self) -> QpState {
-        QpState::from_raw(self.state.load(Ordering::Acquire))
+        QpState::from_raw(self.facts.state.load(Ordering::Acquire))
     }
 
     /// Its number, 24 bits, which the peer addresses it by.
     pub fn number(&self) -> u32 {
-        self.number
+        self.facts.number
+    }
+
+    /// Its transport: RC, UC or UD.
+    pub fn qp_type(&self) -> QpType {
+        self.facts.qp_type
     }
 
     /// What was granted, at least what was asked for.
     #[inline]
     pub fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
+        &self.facts.capabilities
     }
 
     /// The protection domain it belongs to.
@@ -199,26 +167,10 @@ impl QueuePair {
     /// EBUSY while it is attached to a multicast group.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn close(self) -> Result<(), CloseError<Self>> {
-        let Self {
-            owned,
-            origin,
-            transport,
-            capabilities,
-            number,
-            state,
-            modifying,
-        } = self;
+        let Self { owned, facts } = self;
         owned.close().map_err(|(error, owned)| CloseError {
             error,
-            handle: Self {
-                owned,
-                origin,
-                transport,
-                capabilities,
-                number,
-                state,
-                modifying,
-            },
+            handle: Self { owned, facts },
         })
     }
 
@@ -228,24 +180,15 @@ impl QueuePair {
     pub fn as_raw(&self) -> *mut sys::ibv_qp {
         self.owned.raw()
     }
-
-    #[inline]
-    fn origin(&self) -> Origin {
-        self.origin
-    }
-
-    #[inline]
-    fn transport(&self) -> TransportType {
-        self.transport
-    }
 }
 
 impl fmt::Debug for QueuePair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("QueuePair")
-            .field("number", &self.number)
+            .field("number", &self.facts.number)
+            .field("qp_type", &self.facts.qp_type)
             .field("state", &self.state())
-            .field("capabilities", &self.capabilities)
+            .field("capabilities", &self.facts.capabilities)
             .finish_non_exhaustive()
     }
 }

@@ -8,7 +8,6 @@ use rdma_core_sys as sys;
 use super::QueuePair;
 use super::request::{RecvRequest, SendRequest, WrOpcode};
 use super::state::QpState;
-use crate::device::TransportType;
 use crate::error::{ErrnoText, Error, ErrorKind};
 use crate::flags::SendFlags;
 
@@ -41,8 +40,8 @@ pub enum PostErrorKind {
     /// The flag INLINE on an operation that has no data of ours to copy.
     #[error("{0} cannot be inline")]
     InlineNotAllowed(WrOpcode),
-    /// The transport of the queue pair does not have this operation.
-    #[error("the device's transport does not offer {0}")]
+    /// The type of the queue pair, or the device's transport, does not have this operation.
+    #[error("the queue pair's transport does not offer {0}")]
     Unsupported(WrOpcode),
     /// This is a forked child of the process that made the queue pair.
     #[error("the queue pair belongs to the parent process")]
@@ -214,7 +213,7 @@ impl QueuePair {
     #[inline]
     fn check_post(&self, least: QpState) -> Result<(), PostError> {
         let state = self.state();
-        if !self.origin().is_current() {
+        if !self.owned.origin().is_current() {
             return Err(PostError::refused(PostErrorKind::Forked));
         }
         if state.raw() < least.raw() {
@@ -235,7 +234,7 @@ impl QueuePair {
             }));
         }
         let opcode = request.opcode();
-        if opcode.has_immediate() && self.transport() == TransportType::IWARP {
+        if !self.facts.opcodes.contains(opcode) {
             return Err(PostError::refused(PostErrorKind::Unsupported(opcode)));
         }
         if request.flags().contains(SendFlags::INLINE) {

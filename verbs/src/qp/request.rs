@@ -24,18 +24,30 @@ open_enum! {
         SEND_WITH_IMM = sys::ibv_wr_opcode::IBV_WR_SEND_WITH_IMM.0, "send with immediate";
         /// Read from the peer's memory.
         RDMA_READ = sys::ibv_wr_opcode::IBV_WR_RDMA_READ.0, "RDMA read";
+        /// Swap 8 bytes of the peer's memory if they are as expected.
+        ATOMIC_CMP_AND_SWP = sys::ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP.0, "compare and swap";
+        /// Add to 8 bytes of the peer's memory.
+        ATOMIC_FETCH_AND_ADD = sys::ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD.0, "fetch and add";
+        /// Invalidate a key of this side.
+        LOCAL_INV = sys::ibv_wr_opcode::IBV_WR_LOCAL_INV.0, "local invalidate";
+        /// Bind a memory window.
+        BIND_MW = sys::ibv_wr_opcode::IBV_WR_BIND_MW.0, "memory window bind";
+        /// Send, and invalidate a key of the peer.
+        SEND_WITH_INV = sys::ibv_wr_opcode::IBV_WR_SEND_WITH_INV.0, "send with invalidate";
     }
 }
 
 impl WrOpcode {
     /// Whether the data may be copied while posting.
     pub(super) fn allows_inline(self) -> bool {
-        self != Self::RDMA_READ
-    }
-
-    /// Whether four bytes of immediate data go along, which iWARP does not have.
-    pub(super) fn has_immediate(self) -> bool {
-        matches!(self, Self::SEND_WITH_IMM | Self::RDMA_WRITE_WITH_IMM)
+        matches!(
+            self,
+            Self::SEND
+                | Self::SEND_WITH_IMM
+                | Self::SEND_WITH_INV
+                | Self::RDMA_WRITE
+                | Self::RDMA_WRITE_WITH_IMM
+        )
     }
 }
 

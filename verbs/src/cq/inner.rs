@@ -1,0 +1,117 @@
+//! What a completion queue is made of, shared with the queue pairs that use it.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rdma_core_sys as sys;
+
+use super::channel::{CompletionChannel, EventCount};
+use super::room::Room;
+use crate::context::Context;
+use crate::error::CloseError;
+use crate::owned::{Destroy, Owned};
+use crate::process::Origin;
+
+// SAFETY: ibv_destroy_cq returns EBUSY and changes nothing while a queue pair uses the queue, and
+// otherwise returns only after every event got was acknowledged.
+unsafe impl Destroy for sys::ibv_cq {
+    const VERB: &'static str = "ibv_destroy_cq";
+
+    unsafe fn destroy(object: *mut Self) -> i32 {
+        // SAFETY: forwarded to the caller.
+        unsafe { sys::ibv_destroy_cq(object) }
+    }
+}
+
+/// What must outlive a completion queue.
+#[derive(Debug)]
+pub(crate) struct CqParents {
+    pub(super) events: Arc<EventCount>,
+    pub(super) channel: Option<CompletionChannel>,
+    pub(super) context: Context,
+}
+
+/// What a queue pair keeps alive of its completion queues.
+pub(crate) struct CqInner {
+    // Dropped in this order: events are acknowledged before the queue is destroyed.
+    acknowledge: Acknowledge,
+    pub(super) owned: Owned<sys::ibv_cq, CqParents>,
+    pub(crate) room: Room,
+}
+
+impl CqInner {
+    pub(super) fn new(owned: Owned<sys::ibv_cq, CqParents>, allow_overrun: bool) -> Self {
+        // SAFETY: the queue is live, and nobody else knows it yet who could resize it.
+        let entries = u32::try_from(unsafe { (*owned.raw()).cqe }).unwrap_or(0);
+        Self {
+            acknowledge: Acknowledge::of(&owned),
+            owned,
+            room: Room::new(entries, allow_overrun),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn raw(&self) -> *mut sys::ibv_cq {
+        self.owned.raw()
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.owned.parents().context
+    }
+
+    /// Destroys the queue, or gives it back.
+    pub(super) fn close(self) -> Result<(), CloseError<Self>> {
+        let Self {
+            acknowledge,
+            owned,
+            room,
+        } = self;
+        drop(acknowledge);
+        owned.close().map_err(|(error, owned)| CloseError {
+            error,
+            handle: Self {
+                acknowledge: Acknowledge::of(&owned),
+                owned,
+                room,
+            },
+        })
+    }
+}
+
+impl std::fmt::Debug for CqInner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("CqInner").field(&self.owned).finish()
+    }
+}
+
+/// Acknowledges the events still counted for a queue; dropped before the queue is destroyed.
+struct Acknowledge {
+    events: Arc<EventCount>,
+    cq: NonNull<sys::ibv_cq>,
+    origin: Origin,
+}
+
+impl Acknowledge {
+    fn of(owned: &Owned<sys::ibv_cq, CqParents>) -> Self {
+        Self {
+            events: Arc::clone(&owned.parents().events),
+            cq: owned.non_null(),
+            origin: owned.origin(),
+        }
+    }
+}
+
+// SAFETY: acknowledging is thread-safe in C, and the count is atomic.
+unsafe impl Send for Acknowledge {}
+// SAFETY: `&Acknowledge` offers nothing.
+unsafe impl Sync for Acknowledge {}
+
+impl Drop for Acknowledge {
+    fn drop(&mut self) {
+        // In a forked child the locks in C may be held by a thread that does not exist.
+        if self.origin.is_current() {
+            // SAFETY: this is dropped before the `Owned` beside it, so the queue is live.
+            unsafe { self.events.close(self.cq.as_ptr()) };
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Which operations a queue pair offers: decided once, looked up at each post.
+
+use rdma_core_sys as sys;
+
+use super::request::WrOpcode;
+use super::state::QpType;
+use crate::context::DeviceAttributes;
+use crate::device::TransportType;
+
+/// A set of opcodes: one bit each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct OpcodeSet(u32);
+
+const DATAGRAM: &[WrOpcode] = &[WrOpcode::SEND, WrOpcode::SEND_WITH_IMM];
+const UNRELIABLE: &[WrOpcode] = &[WrOpcode::RDMA_WRITE, WrOpcode::RDMA_WRITE_WITH_IMM];
+const RELIABLE: &[WrOpcode] = &[WrOpcode::RDMA_READ, WrOpcode::SEND_WITH_INV];
+const ATOMIC: &[WrOpcode] = &[WrOpcode::ATOMIC_CMP_AND_SWP, WrOpcode::ATOMIC_FETCH_AND_ADD];
+const KEYS: &[WrOpcode] = &[WrOpcode::LOCAL_INV, WrOpcode::BIND_MW];
+/// iWARP has no immediate data.
+const IWARP: &[WrOpcode] = &[
+    WrOpcode::SEND,
+    WrOpcode::SEND_WITH_INV,
+    WrOpcode::RDMA_WRITE,
+    WrOpcode::RDMA_READ,
+];
+
+impl OpcodeSet {
+    /// What the transport defines for the type, as far as the device says that it has it.
+    ///
+    /// Providers look opcodes up in tables without a check, so nothing else may reach them.
+    pub(super) fn new(
+        transport: TransportType,
+        qp_type: QpType,
+        device: &DeviceAttributes,
+    ) -> Self {
+        let mut set = Self(0);
+        let connected = matches!(qp_type, QpType::RC | QpType::UC);
+        if transport == TransportType::IWARP {
+            set = set.with(IWARP);
+        } else {
+            set = set.with(DATAGRAM);
+            if connected {
+                set = set.with(UNRELIABLE);
+            }
+            if qp_type == QpType::RC {
+                set = set.with(RELIABLE);
+                if device.as_raw().atomic_cap != sys::ibv_atomic_cap::IBV_ATOMIC_NONE {
+                    set = set.with(ATOMIC);
+                }
+            }
+        }
+        if connected && device.has_windows() {
+            set = set.with(KEYS);
+        }
+        set
+    }
+
+    fn with(self, opcodes: &[WrOpcode]) -> Self {
+        opcodes
+            .iter()
+            .fold(self, |set, &opcode| Self(set.0 | bit(opcode)))
+    }
+
+    #[inline]
+    pub(super) fn contains(self, opcode: WrOpcode) -> bool {
+        self.0 & bit(opcode) != 0
+    }
+}
+
+/// The bit of an opcode; none for a number that no set holds.
+#[inline]
+fn bit(opcode: WrOpcode) -> u32 {
+    1_u32.checked_shl(opcode.raw()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(windows: bool, atomics: bool) -> DeviceAttributes {
+        let mut raw = sys::ibv_device_attr::default();
+        if windows {
+            raw.device_cap_flags = sys::ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0;
+        }
+        if atomics {
+            raw.atomic_cap = sys::ibv_atomic_cap::IBV_ATOMIC_HCA;
+        }
+        DeviceAttributes::from_raw(raw)
+    }
+
+    fn set(transport: TransportType, qp_type: QpType) -> Vec<u32> {
+        let set = OpcodeSet::new(transport, qp_type, &device(true, true));
+        (0..100)
+            .filter(|&raw| set.contains(WrOpcode::from_raw(raw)))
+            .collect()
+    }
+
+    #[test]
+    fn each_type_offers_what_its_transport_defines() {
+        let ib = TransportType::INFINIBAND;
+        assert_eq!(set(ib, QpType::RC), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(set(ib, QpType::UC), [0, 1, 2, 3, 7, 8]);
+        assert_eq!(set(ib, QpType::UD), [2, 3]);
+        // No immediate data and no atomics.
+        assert_eq!(set(TransportType::IWARP, QpType::RC), [0, 2, 4, 7, 8, 9]);
+    }
+
+    #[test]
+    fn what_the_device_does_not_have_is_not_offered() {
+        let set = OpcodeSet::new(TransportType::INFINIBAND, QpType::RC, &device(false, false));
+        for opcode in ATOMIC.iter().chain(KEYS) {
+            assert!(!set.contains(*opcode), "{opcode}");
+        }
+        let all = OpcodeSet(u32::MAX);
+        assert!(
+            !all.contains(WrOpcode::from_raw(32)),
+            "no bit, so in no set"
+        );
+    }
+}
