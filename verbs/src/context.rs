@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use rdma_core_sys as sys;
 
+use crate::async_event::AsyncEvents;
 use crate::device::{TransportType, device_name};
 use crate::error::{Error, ErrorKind, from_pointer, from_return, last_errno};
 use crate::port::{Gid, PortAttributes, PortState};
@@ -188,6 +189,16 @@ impl Context {
         Ok(gids)
     }
 
+    /// The device's asynchronous events, for one reader: each event is got by one only.
+    ///
+    /// Sets the device's event descriptor to non-blocking, also for other code that reads it.
+    ///
+    /// # Errors
+    /// The errno of `fcntl`.
+    pub fn async_events(&self) -> Result<AsyncEvents, Error> {
+        AsyncEvents::new(self.clone())
+    }
+
     /// The C context, for calls that this crate does not have.
     ///
     /// It is open as long as a clone of this handle lives. It must not be closed.
@@ -277,6 +288,16 @@ impl DeviceAttributes {
     /// Most reads and atomics that one queue pair may have in flight as their initiator.
     pub fn max_qp_init_rd_atom(&self) -> u8 {
         u8::try_from(positive(self.raw.max_qp_init_rd_atom)).unwrap_or(u8::MAX)
+    }
+
+    /// Most receives of a shared receive queue.
+    pub fn max_srq_wr(&self) -> u32 {
+        positive(self.raw.max_srq_wr)
+    }
+
+    /// Most scatter/gather elements of one receive of a shared receive queue.
+    pub fn max_srq_sge(&self) -> u32 {
+        positive(self.raw.max_srq_sge)
     }
 
     /// Longest memory region, in bytes.

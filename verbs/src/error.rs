@@ -13,6 +13,8 @@ pub enum ErrorKind {
     NoDevice,
     /// The port exists but is not active.
     PortDown,
+    /// The port has no address that can be used, or not the one asked for.
+    NoUsableGid,
     /// A device limit would be exceeded.
     Limit,
     /// An argument can never be right.

@@ -16,6 +16,16 @@ bitflags! {
         const REMOTE_READ = sys::ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
         /// A peer that knows the rkey may use atomics. Needs `LOCAL_WRITE`.
         const REMOTE_ATOMIC = sys::ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
+        /// Memory windows may be bound to the region.
+        const MW_BIND = sys::ibv_access_flags::IBV_ACCESS_MW_BIND.0;
+        /// Remote addresses count from the start of the region.
+        const ZERO_BASED = sys::ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
+        /// Pages are brought in when the device needs them, instead of pinned.
+        const ON_DEMAND = sys::ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
+        /// The memory is of huge pages (on demand only).
+        const HUGETLB = sys::ibv_access_flags::IBV_ACCESS_HUGETLB.0;
+        /// The device may reorder its accesses; left out where it does not know this.
+        const RELAXED_ORDERING = sys::ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING.0;
         const _ = !0;
     }
 }

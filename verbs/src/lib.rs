@@ -3,8 +3,8 @@
 //! # The objects
 //!
 //! ```text
-//! Context ── ProtectionDomain ── MemoryRegion
-//!    │              └─────────── QueuePair ──┐
+//! Context ── ProtectionDomain ── MemoryRegion, AddressHandle
+//!    │              └─────────── QueuePair ── SharedReceiveQueue
 //!    └── CompletionChannel ── CompletionQueue┘
 //! ```
 //!
@@ -47,21 +47,28 @@
 //! # }
 //! ```
 
+mod ah;
+mod async_event;
 mod context;
 mod cq;
 mod deadline;
 mod device;
 mod error;
 mod flags;
+mod gid;
 mod mr;
 mod owned;
 mod pd;
 mod port;
 mod process;
 mod qp;
+mod registry;
+mod srq;
 
 pub use rdma_core_sys as sys;
 
+pub use crate::ah::{Address, AddressHandle, GlobalRoute};
+pub use crate::async_event::{AsyncEvent, AsyncEventKind, AsyncEventSource, AsyncEvents};
 pub use crate::context::{Context, DeviceAttributes};
 pub use crate::cq::{
     CompletionChannel, CompletionEvent, CompletionQueue, CompletionQueueBuilder, CqId, PollError,
@@ -71,14 +78,16 @@ pub use crate::deadline::{Deadline, wait_for, wait_readable};
 pub use crate::device::{Device, DeviceList, TransportType};
 pub use crate::error::{CloseError, ErrnoText, Error, ErrorKind};
 pub use crate::flags::{AccessFlags, SendFlags, WcFlags};
+pub use crate::gid::{GidChoice, GidEntry, GidReason, GidType};
 pub use crate::mr::{LocalKey, MemoryRegion, RemoteAddr, RemoteKey, Sge};
 pub use crate::pd::ProtectionDomain;
 pub use crate::port::{Gid, LinkLayer, PortAttributes, PortState};
 pub use crate::process::Origin;
 pub use crate::qp::{
-    Capabilities, PostError, PostErrorKind, QpAttributes, QpState, QpType, QueuePair,
-    QueuePairBuilder, RecvRequest, SendRequest, WrOpcode,
+    Capabilities, InitAttributes, PathMtu, PostError, PostErrorKind, QpAttributes, QpState, QpType,
+    QueuePair, QueuePairBuilder, RecvRequest, RtrAttributes, RtsAttributes, SendRequest, WrOpcode,
 };
+pub use crate::srq::{SharedReceiveQueue, SrqAttributes, SrqId};
 
 #[cfg(test)]
 mod tests {
@@ -95,6 +104,9 @@ mod tests {
         send_and_sync::<CompletionChannel>();
         send_and_sync::<CompletionQueue>();
         send_and_sync::<QueuePair>();
+        send_and_sync::<SharedReceiveQueue>();
+        send_and_sync::<AddressHandle>();
+        send_and_sync::<AsyncEvents>();
         send_and_sync::<Error>();
     }
 }

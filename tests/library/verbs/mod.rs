@@ -1,10 +1,13 @@
 //! Rules of the crate `verbs`.
 
+mod async_events;
+mod by_hand;
 mod events;
 mod limits;
 mod objects;
 mod ports;
 mod posting;
+mod types;
 
 use harness::Test;
 
@@ -17,6 +20,8 @@ pub(crate) fn tests() -> Vec<Test> {
         ports::tests(),
         posting::tests(),
         events::tests(),
+        types::tests(),
+        async_events::tests(),
     ]
     .into_iter()
     .flatten()

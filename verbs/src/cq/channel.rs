@@ -139,6 +139,16 @@ impl CompletionEvent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CqId(u64);
 
+impl CqId {
+    pub(crate) fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+
+    pub(super) fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// Counts the events got for one queue until they are acknowledged in one call.
 ///
 /// An acknowledgement costs a lock in C. A queue can be destroyed only when every event got was

@@ -5,6 +5,7 @@ use std::fmt;
 use rdma_core_sys as sys;
 
 use crate::flags::{WcFlags, open_enum};
+use crate::mr::RemoteKey;
 
 open_enum! {
     /// How a request ended.
@@ -195,6 +196,27 @@ impl WcSuccess<'_> {
             // SAFETY: the union is four bytes under either name, and C filled it: the flag says so.
             u32::from_be(unsafe { self.0.__bindgen_anon_1.imm_data })
         })
+    }
+}
+
+impl WcSuccess<'_> {
+    /// The key of ours that the message has invalidated, if any.
+    #[inline]
+    pub fn invalidated_rkey(&self) -> Option<RemoteKey> {
+        // SAFETY: the union is four bytes under either name, of integers for which any bits are a value.
+        let key = RemoteKey(unsafe { self.0.__bindgen_anon_1.invalidated_rkey });
+        self.flags().contains(WcFlags::WITH_INV).then_some(key)
+    }
+
+    /// The sender's queue pair (UD receives).
+    #[inline]
+    pub fn src_qp(&self) -> u32 {
+        self.0.src_qp
+    }
+
+    /// The C struct.
+    pub fn as_raw(&self) -> &sys::ibv_wc {
+        self.0
     }
 }
 

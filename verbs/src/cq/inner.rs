@@ -11,6 +11,7 @@ use crate::context::Context;
 use crate::error::CloseError;
 use crate::owned::{Destroy, Owned};
 use crate::process::Origin;
+use crate::registry::Registered;
 
 // SAFETY: ibv_destroy_cq returns EBUSY and changes nothing while a queue pair uses the queue, and
 // otherwise returns only after every event got was acknowledged.
@@ -33,7 +34,9 @@ pub(crate) struct CqParents {
 
 /// What a queue pair keeps alive of its completion queues.
 pub(crate) struct CqInner {
-    // Dropped in this order: events are acknowledged before the queue is destroyed.
+    // Dropped in this order: no event finds the queue any more and those got are acknowledged before
+    // it is destroyed.
+    registered: Registered,
     acknowledge: Acknowledge,
     pub(super) owned: Owned<sys::ibv_cq, CqParents>,
     pub(crate) room: Room,
@@ -44,6 +47,7 @@ impl CqInner {
         // SAFETY: the queue is live, and nobody else knows it yet who could resize it.
         let entries = u32::try_from(unsafe { (*owned.raw()).cqe }).unwrap_or(0);
         Self {
+            registered: register(&owned),
             acknowledge: Acknowledge::of(&owned),
             owned,
             room: Room::new(entries, allow_overrun),
@@ -62,20 +66,28 @@ impl CqInner {
     /// Destroys the queue, or gives it back.
     pub(super) fn close(self) -> Result<(), CloseError<Self>> {
         let Self {
+            registered,
             acknowledge,
             owned,
             room,
         } = self;
+        drop(registered);
         drop(acknowledge);
         owned.close().map_err(|(error, owned)| CloseError {
             error,
             handle: Self {
+                registered: register(&owned),
                 acknowledge: Acknowledge::of(&owned),
                 owned,
                 room,
             },
         })
     }
+}
+
+fn register(owned: &Owned<sys::ibv_cq, CqParents>) -> Registered {
+    let id = owned.parents().events.queue.number();
+    Registered::new(owned.raw(), id, owned.origin())
 }
 
 impl std::fmt::Debug for CqInner {

@@ -8,11 +8,12 @@ use rdma_core_sys as sys;
 
 use super::opcodes::OpcodeSet;
 use super::state::{QpState, QpType};
-use super::{Facts, Parents, QueuePair};
+use super::{Facts, Parents, QueuePair, RecvRoom};
 use crate::cq::{CompletionQueue, CqRoom};
 use crate::error::{Error, ErrorKind, from_pointer};
 use crate::owned::Owned;
 use crate::pd::ProtectionDomain;
+use crate::srq::SharedReceiveQueue;
 
 /// Sizes of a queue pair, asked for or granted.
 ///
@@ -43,6 +44,7 @@ pub struct QueuePairBuilder<'a> {
     recv_cq: &'a CompletionQueue,
     wanted: Capabilities,
     signal_all: bool,
+    srq: Option<SharedReceiveQueue>,
 }
 
 impl<'a> QueuePairBuilder<'a> {
@@ -65,6 +67,7 @@ impl<'a> QueuePairBuilder<'a> {
                 max_inline_data: 0,
             },
             signal_all: false,
+            srq: None,
         }
     }
 
@@ -104,14 +107,20 @@ impl<'a> QueuePairBuilder<'a> {
         self
     }
 
+    /// Takes receives from `srq`; the queue pair has no receive queue of its own then.
+    pub fn srq(mut self, srq: &SharedReceiveQueue) -> Self {
+        self.srq = Some(srq.clone());
+        self
+    }
+
     /// Creates the queue pair, in state RESET.
     ///
     /// # Errors
     /// [`ErrorKind::Limit`] names the size that exceeds the device's, or the completion queue that
     /// is too small for the queues that the device made; [`ErrorKind::Unsupported`] for a type other
-    /// than RC and UC; EINVAL or ENOMEM from the provider otherwise.
+    /// than RC, UC and UD; EINVAL or ENOMEM from the provider otherwise.
     #[doc(alias = "ibv_create_qp")]
-    pub fn build(self) -> Result<QueuePair, Error> {
+    pub fn build(mut self) -> Result<QueuePair, Error> {
         let verb = "ibv_create_qp";
         let context = self.pd.context();
         let raw_pd = self.pd.raw_checked(verb)?;
@@ -124,23 +133,37 @@ impl<'a> QueuePairBuilder<'a> {
                 ));
             }
         }
-        if !matches!(self.qp_type, QpType::RC | QpType::UC) {
+        if !matches!(self.qp_type, QpType::RC | QpType::UC | QpType::UD) {
             return Err(Error::refused(
                 verb,
                 ErrorKind::Unsupported,
                 format!(
-                    "queue pairs of type {}: requests for RC and UC only can be made here",
+                    "queue pairs of type {}: requests for RC, UC and UD only can be made here",
                     self.qp_type
                 ),
             ));
         }
+        if let Some(srq) = &self.srq {
+            if srq.pd().context() != context {
+                return Err(Error::refused(
+                    verb,
+                    ErrorKind::InvalidArgument,
+                    "the shared receive queue is of another device",
+                ));
+            }
+            // There is no receive queue, and some devices insist.
+            (self.wanted.max_recv_wr, self.wanted.max_recv_sge) = (0, 0);
+        }
         self.check_limits()?;
+        let recv_cq = self.recv_cq.inner();
         // The room in the completion queues is given back when `parents` is dropped.
         let mut parents = Parents {
-            room: [
-                CqRoom::reserve(verb, self.send_cq.inner(), self.wanted.max_send_wr)?,
-                CqRoom::reserve(verb, self.recv_cq.inner(), self.wanted.max_recv_wr)?,
-            ],
+            send_room: CqRoom::reserve(verb, self.send_cq.inner(), self.wanted.max_send_wr)?,
+            recv_room: match &self.srq {
+                None => RecvRoom::Own(CqRoom::reserve(verb, recv_cq, self.wanted.max_recv_wr)?),
+                Some(srq) => RecvRoom::Shared(srq.room_in(verb, recv_cq)?),
+            },
+            srq: self.srq.clone(),
             pd: self.pd.clone(),
         };
         let wanted = self.wanted;
@@ -148,7 +171,10 @@ impl<'a> QueuePairBuilder<'a> {
             qp_context: ptr::null_mut(),
             send_cq: self.send_cq.as_raw(),
             recv_cq: self.recv_cq.as_raw(),
-            srq: ptr::null_mut(),
+            srq: self
+                .srq
+                .as_ref()
+                .map_or(ptr::null_mut(), SharedReceiveQueue::as_raw),
             cap: sys::ibv_qp_cap {
                 max_send_wr: wanted.max_send_wr,
                 max_recv_wr: wanted.max_recv_wr,
@@ -163,10 +189,10 @@ impl<'a> QueuePairBuilder<'a> {
         let raw = unsafe { sys::ibv_create_qp(raw_pd, &mut init) };
         let raw = from_pointer(verb, raw).map_err(|error| self.explain(error))?;
         // A device may make its queues larger than asked, and then takes as many requests.
-        let [send_room, recv_room] = &mut parents.room;
-        let fits = send_room
-            .grow(verb, init.cap.max_send_wr)
-            .and_then(|()| recv_room.grow(verb, init.cap.max_recv_wr));
+        let mut fits = parents.send_room.grow(verb, init.cap.max_send_wr);
+        if let RecvRoom::Own(room) = &mut parents.recv_room {
+            fits = fits.and_then(|()| room.grow(verb, init.cap.max_recv_wr));
+        }
         // SAFETY: the queue pair was just made; its parents are all that it refers to.
         let owned = unsafe { Owned::new(raw, context.origin(), parents) };
         fits?;
@@ -185,6 +211,7 @@ impl<'a> QueuePairBuilder<'a> {
                     max_inline_data: init.cap.max_inline_data,
                 },
                 number,
+                has_srq: self.srq.is_some(),
                 state: AtomicU32::new(QpState::RESET.raw()),
                 modifying: Mutex::new(()),
             },

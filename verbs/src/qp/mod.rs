@@ -1,14 +1,16 @@
 //! Queue pairs: the two ends of a connection.
 
 mod builder;
+mod change;
 mod opcodes;
 mod post;
 mod request;
 mod state;
+mod transition;
 
 use std::fmt;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use rdma_core_sys as sys;
 
@@ -16,13 +18,17 @@ pub use self::builder::{Capabilities, QueuePairBuilder};
 pub use self::post::{PostError, PostErrorKind};
 pub use self::request::{RecvRequest, SendRequest, WrOpcode};
 pub use self::state::{QpAttributes, QpState, QpType};
+pub use self::transition::{InitAttributes, PathMtu, RtrAttributes, RtsAttributes};
+
+pub(crate) use self::post::post_receives;
 
 use self::opcodes::OpcodeSet;
 use crate::context::Context;
 use crate::cq::{CompletionQueue, CqRoom};
-use crate::error::{CloseError, Error, from_return};
+use crate::error::CloseError;
 use crate::owned::{Destroy, Owned};
 use crate::pd::ProtectionDomain;
+use crate::srq::{SharedReceiveQueue, SharedRoom};
 
 // SAFETY: after ibv_destroy_qp has returned 0 the device no longer works for the queue pair; a
 // failure (EBUSY while attached to a multicast group) leaves it as it was.
@@ -53,6 +59,8 @@ struct Facts {
     opcodes: OpcodeSet,
     capabilities: Capabilities,
     number: u32,
+    /// Whether receives come from a shared receive queue.
+    has_srq: bool,
     /// Our own record of the state: libibverbs writes its copy without a lock.
     state: AtomicU32,
     /// Held while the state is changed.
@@ -62,9 +70,19 @@ struct Facts {
 /// What a queue pair needs: dropped after it, entries given back first.
 #[derive(Debug)]
 struct Parents {
-    /// Of the queue for sends, and of that for receives.
-    room: [CqRoom; 2],
+    send_room: CqRoom,
+    recv_room: RecvRoom,
+    srq: Option<SharedReceiveQueue>,
     pd: ProtectionDomain,
+}
+
+/// Entries of the completion queue for receives.
+#[derive(Debug)]
+enum RecvRoom {
+    /// For this queue pair's own receives.
+    Own(CqRoom),
+    /// For those of a shared receive queue, together with its other queue pairs.
+    Shared(#[expect(dead_code, reason = "held only to be dropped")] SharedRoom),
 }
 
 impl QueuePair {
@@ -76,56 +94,6 @@ impl QueuePair {
         recv_cq: &'a CompletionQueue,
     ) -> QueuePairBuilder<'a> {
         QueuePairBuilder::new(pd, qp_type, send_cq, recv_cq)
-    }
-
-    /// Sets attributes, usually a new state.
-    ///
-    /// # Errors
-    /// EINVAL when the transition does not exist or gets too few or too many attributes: nothing
-    /// has changed then. ETIMEDOUT when the peer's address cannot be resolved.
-    #[doc(alias = "ibv_modify_qp")]
-    pub fn modify(&self, attributes: &QpAttributes) -> Result<(), Error> {
-        let verb = "ibv_modify_qp";
-        let qp = self.owned.raw_checked(verb)?;
-        // Our record of the state takes the order in which the kernel took the calls.
-        let _modifying = self
-            .facts
-            .modifying
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let (raw, mask) = attributes.as_raw();
-        let mut raw = *raw;
-        // SAFETY: the queue pair is live; the attributes are a copy, and the kernel checks them.
-        let ret = unsafe { sys::ibv_modify_qp(qp, &mut raw, mask) };
-        from_return(verb, ret).map_err(|error| match attributes.state() {
-            Some(to) => error.with_detail(format!(
-                "queue pair {} from {} to {to}",
-                self.facts.number,
-                self.state()
-            )),
-            None => error,
-        })?;
-        if let Some(state) = attributes.state() {
-            self.facts.state.store(state.raw(), Ordering::Release);
-        }
-        Ok(())
-    }
-
-    /// Records a state that the kernel brought the queue pair to by itself, as it does on iWARP.
-    ///
-    /// # Safety
-    /// - The queue pair is in that state: a send posted before RTS may be carried out much later,
-    ///   when its memory is no longer what it was.
-    pub unsafe fn record_state(&self, state: QpState) {
-        self.facts.state.store(state.raw(), Ordering::Release);
-    }
-
-    /// Ends all work: what is posted completes as flushed, and nothing is accepted from the peer.
-    ///
-    /// # Errors
-    /// The errno of the call.
-    pub fn set_error(&self) -> Result<(), Error> {
-        self.modify(QpAttributes::new().set_state(QpState::ERR))
     }
 
     /// The state that the last [`modify`](Self::modify) reached. A device goes to ERR by itself
@@ -154,6 +122,11 @@ impl QueuePair {
     /// The protection domain it belongs to.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.owned.parents().pd
+    }
+
+    /// The shared receive queue it takes its receives from, if it has none of its own.
+    pub fn srq(&self) -> Option<&SharedReceiveQueue> {
+        self.owned.parents().srq.as_ref()
     }
 
     /// The device it is of.

@@ -7,7 +7,7 @@ use rdma_core_sys as sys;
 
 use super::QueuePair;
 use super::request::{RecvRequest, SendRequest, WrOpcode};
-use super::state::QpState;
+use super::state::{QpState, QpType};
 use crate::error::{ErrnoText, Error, ErrorKind};
 use crate::flags::SendFlags;
 
@@ -43,8 +43,14 @@ pub enum PostErrorKind {
     /// The type of the queue pair, or the device's transport, does not have this operation.
     #[error("the queue pair's transport does not offer {0}")]
     Unsupported(WrOpcode),
+    /// A receive for a queue pair that takes its receives from a shared receive queue.
+    #[error("the queue pair has no receive queue of its own: post to its shared receive queue")]
+    SharedReceives,
+    /// A datagram without an address handle of this device.
+    #[error("a datagram needs an address handle of the queue pair's device")]
+    NoAddress,
     /// This is a forked child of the process that made the queue pair.
-    #[error("the queue pair belongs to the parent process")]
+    #[error("the queue belongs to the parent process")]
     Forked,
     /// The provider refused; the errno is positive.
     #[error("the provider refused it: {}", ErrnoText(*.0))]
@@ -64,6 +70,10 @@ pub struct PostError {
 impl PostError {
     fn refused(kind: PostErrorKind) -> Self {
         Self { kind, queued: 0 }
+    }
+
+    pub(crate) fn forked() -> Self {
+        Self::refused(PostErrorKind::Forked)
     }
 }
 
@@ -112,6 +122,9 @@ impl QueuePair {
     ///   for a read, no `&mut` otherwise.
     ///
     /// With [`SendFlags::INLINE`] instead: every range is readable during the call.
+    ///
+    /// A datagram's address handle, or a clone of it, lives until then as well: a device that looks
+    /// it up late may find another one in its place.
     #[doc(alias = "ibv_post_send")]
     #[inline]
     pub unsafe fn post_send(&self, request: &mut SendRequest<'_>) -> Result<(), PostError> {
@@ -179,31 +192,18 @@ impl QueuePair {
     #[inline]
     pub unsafe fn post_recv_list(&self, requests: &mut [RecvRequest<'_>]) -> Result<(), PostError> {
         self.check_post(QpState::INIT)?;
-        let max = self.capabilities().max_recv_sge;
-        let mut next = ptr::null_mut();
-        for request in requests.iter_mut().rev() {
-            let given = request.sge_count();
-            if given > max {
-                return Err(PostError::refused(PostErrorKind::TooManySges {
-                    given,
-                    max,
-                }));
-            }
-            request.link(next);
-            next = ptr::from_mut(&mut request.raw);
+        if self.facts.has_srq {
+            return Err(PostError::refused(PostErrorKind::SharedReceives));
         }
-        if next.is_null() {
-            return Ok(());
-        }
-        let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is live, the list is linked and ends in NULL; the caller answers
-        // for the memory.
-        let ret = unsafe { sys::ibv_post_recv(self.as_raw(), next, &mut bad) };
-        if ret == 0 {
-            return Ok(());
-        }
-        let first = requests.as_ptr().cast::<sys::ibv_recv_wr>();
-        Err(post_failed(ret, first, bad, requests.len()))
+        post_receives(
+            requests,
+            self.facts.capabilities.max_recv_sge,
+            |first, bad| {
+                // SAFETY: the queue pair is live, the list is linked and ends in NULL; the caller
+                // answers for the memory.
+                unsafe { sys::ibv_post_recv(self.as_raw(), first, bad) }
+            },
+        )
     }
 
     /// Whether the queue pair belongs to this process and has come at least as far as `least`.
@@ -222,6 +222,19 @@ impl QueuePair {
         Ok(())
     }
 
+    /// Whether `ah` is an address handle of this queue pair's device: providers look into any other.
+    #[inline]
+    fn reaches(&self, ah: *mut sys::ibv_ah) -> bool {
+        if ah.is_null() {
+            return false;
+        }
+        // SAFETY: not null, so a handle that the request borrows.
+        let theirs = unsafe { (*ah).context };
+        // SAFETY: the queue pair is live; the field never changes.
+        let ours = unsafe { (*self.as_raw()).context };
+        theirs == ours
+    }
+
     #[inline]
     fn check_send(&self, request: &SendRequest<'_>) -> Result<(), PostError> {
         let limits = self.capabilities();
@@ -237,6 +250,9 @@ impl QueuePair {
         if !self.facts.opcodes.contains(opcode) {
             return Err(PostError::refused(PostErrorKind::Unsupported(opcode)));
         }
+        if self.facts.qp_type == QpType::UD && !self.reaches(request.address()) {
+            return Err(PostError::refused(PostErrorKind::NoAddress));
+        }
         if request.flags().contains(SendFlags::INLINE) {
             if !opcode.allows_inline() {
                 return Err(PostError::refused(PostErrorKind::InlineNotAllowed(opcode)));
@@ -251,6 +267,38 @@ impl QueuePair {
         }
         Ok(())
     }
+}
+
+/// Checks and links receives, and has them posted by `post`, which gets the first and a place for
+/// the one that was refused.
+#[inline]
+pub(crate) fn post_receives(
+    requests: &mut [RecvRequest<'_>],
+    max_sge: u32,
+    post: impl FnOnce(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> i32,
+) -> Result<(), PostError> {
+    let mut next = ptr::null_mut();
+    for request in requests.iter_mut().rev() {
+        let given = request.sge_count();
+        if given > max_sge {
+            return Err(PostError::refused(PostErrorKind::TooManySges {
+                given,
+                max: max_sge,
+            }));
+        }
+        request.link(next);
+        next = ptr::from_mut(&mut request.raw);
+    }
+    if next.is_null() {
+        return Ok(());
+    }
+    let mut bad = ptr::null_mut();
+    let ret = post(next, &mut bad);
+    if ret == 0 {
+        return Ok(());
+    }
+    let first = requests.as_ptr().cast::<sys::ibv_recv_wr>();
+    Err(post_failed(ret, first, bad, requests.len()))
 }
 
 /// What a failed post means: which errno, and how many requests the queue took.

@@ -7,6 +7,7 @@ use std::ptr;
 
 use rdma_core_sys as sys;
 
+use crate::ah::AddressHandle;
 use crate::flags::{SendFlags, open_enum};
 use crate::mr::{RemoteAddr, Sge, SgeList};
 
@@ -122,6 +123,42 @@ impl<'a> SendRequest<'a> {
         Self::new(wr_id, WrOpcode::RDMA_READ, sges).with_remote(remote)
     }
 
+    /// Sends the bytes of `sges` as one datagram (UD) to queue pair `qp_number` behind `address`,
+    /// with the Q_Key that it expects.
+    ///
+    /// A datagram longer than the path's MTU is lost: SoftRoCE drops it and reports success.
+    #[inline]
+    pub fn datagram(
+        wr_id: u64,
+        sges: &'a [Sge],
+        address: &'a AddressHandle,
+        qp_number: u32,
+        qkey: u32,
+    ) -> Self {
+        let mut request = Self::new(wr_id, WrOpcode::SEND, sges);
+        request.raw.wr.ud = sys::ibv_send_wr_ud {
+            ah: address.as_raw(),
+            remote_qpn: qp_number,
+            remote_qkey: qkey,
+        };
+        request
+    }
+
+    /// Sends a datagram with `imm`, given and received in host order.
+    #[inline]
+    pub fn datagram_with_imm(
+        wr_id: u64,
+        sges: &'a [Sge],
+        address: &'a AddressHandle,
+        qp_number: u32,
+        qkey: u32,
+        imm: u32,
+    ) -> Self {
+        let mut request = Self::datagram(wr_id, sges, address, qp_number, qkey).with_imm(imm);
+        request.raw.opcode = sys::ibv_wr_opcode(WrOpcode::SEND_WITH_IMM.raw());
+        request
+    }
+
     /// The same request with `flags` instead of none.
     #[inline]
     #[must_use]
@@ -146,6 +183,13 @@ impl<'a> SendRequest<'a> {
     #[inline]
     pub(super) fn sge_count(&self) -> u32 {
         self.raw.num_sge.cast_unsigned()
+    }
+
+    /// The address handle of a send, null if it has none.
+    #[inline]
+    pub(super) fn address(&self) -> *mut sys::ibv_ah {
+        // SAFETY: every arm of the union is integers or this pointer, all initialized.
+        unsafe { self.raw.wr.ud.ah }
     }
 
     /// The bytes of all SGEs together.

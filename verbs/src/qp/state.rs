@@ -5,7 +5,9 @@ use std::mem::MaybeUninit;
 
 use rdma_core_sys as sys;
 
-use crate::flags::open_enum;
+use super::transition::PathMtu;
+use crate::ah::Address;
+use crate::flags::{AccessFlags, open_enum};
 
 open_enum! {
     /// The state of a queue pair.
@@ -68,7 +70,7 @@ impl QpAttributes {
         Self { raw, mask }
     }
 
-    fn set(&mut self, bit: sys::ibv_qp_attr_mask) -> &mut sys::ibv_qp_attr {
+    pub(super) fn set(&mut self, bit: sys::ibv_qp_attr_mask) -> &mut sys::ibv_qp_attr {
         self.mask |= bit.0.cast_signed();
         &mut self.raw
     }
@@ -139,6 +141,51 @@ impl QpAttributes {
     pub fn set_rnr_retry(&mut self, count: u8) -> &mut Self {
         self.set(sys::ibv_qp_attr_mask::IBV_QP_RNR_RETRY).rnr_retry = count;
         self
+    }
+
+    /// The path to the peer.
+    pub fn address(&self) -> Address {
+        Address::from_raw(&self.raw.ah_attr)
+    }
+
+    /// The largest payload of a packet.
+    pub fn path_mtu(&self) -> PathMtu {
+        PathMtu::from_raw(self.raw.path_mtu.0)
+    }
+
+    /// The number of the peer's queue pair.
+    pub fn dest_qp_number(&self) -> u32 {
+        self.raw.dest_qp_num
+    }
+
+    /// The number of the next packet expected.
+    pub fn rq_psn(&self) -> u32 {
+        self.raw.rq_psn
+    }
+
+    /// The number of the next packet sent.
+    pub fn sq_psn(&self) -> u32 {
+        self.raw.sq_psn
+    }
+
+    /// What the peer may do.
+    pub fn access(&self) -> AccessFlags {
+        AccessFlags::from_bits_retain(self.raw.qp_access_flags)
+    }
+
+    /// The port of the device.
+    pub fn port(&self) -> u8 {
+        self.raw.port_num
+    }
+
+    /// The key that datagrams must carry.
+    pub fn qkey(&self) -> u32 {
+        self.raw.qkey
+    }
+
+    /// Whether the send queue has not drained yet, after it was told to.
+    pub fn is_draining(&self) -> bool {
+        self.raw.sq_draining != 0
     }
 
     /// The C struct and its mask.

@@ -1,0 +1,159 @@
+//! Changing and asking the state of a queue pair.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use rdma_core_sys as sys;
+
+use super::state::{QpAttributes, QpState, QpType};
+use super::transition::{InitAttributes, RtrAttributes, RtsAttributes};
+use super::{Capabilities, QueuePair};
+use crate::error::{Error, ErrorKind, from_return};
+
+impl QueuePair {
+    /// Sets attributes, usually a new state.
+    ///
+    /// # Errors
+    /// EINVAL when the transition does not exist or gets too few or too many attributes: nothing
+    /// has changed then. ETIMEDOUT when the peer's address cannot be resolved.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn modify(&self, attributes: &QpAttributes) -> Result<(), Error> {
+        let verb = "ibv_modify_qp";
+        let qp = self.owned.raw_checked(verb)?;
+        // Our record of the state takes the order in which the kernel took the calls.
+        let _modifying = self
+            .facts
+            .modifying
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let (raw, mask) = attributes.as_raw();
+        let mut raw = *raw;
+        // SAFETY: the queue pair is live; the attributes are a copy, and the kernel checks them.
+        let ret = unsafe { sys::ibv_modify_qp(qp, &mut raw, mask) };
+        from_return(verb, ret).map_err(|error| match attributes.state() {
+            Some(to) => error.with_detail(format!(
+                "queue pair {} from {} to {to}",
+                self.facts.number,
+                self.state()
+            )),
+            None => error,
+        })?;
+        if let Some(state) = attributes.state() {
+            self.facts.state.store(state.raw(), Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Records a state that the kernel brought the queue pair to by itself, as it does on iWARP.
+    ///
+    /// # Safety
+    /// - The queue pair is in that state: a send posted before RTS may be carried out much later,
+    ///   when its memory is no longer what it was.
+    pub unsafe fn record_state(&self, state: QpState) {
+        self.facts.state.store(state.raw(), Ordering::Release);
+    }
+
+    /// Ends all work: what is posted completes as flushed, and nothing is accepted from the peer.
+    ///
+    /// # Errors
+    /// The errno of the call.
+    pub fn set_error(&self) -> Result<(), Error> {
+        self.modify(QpAttributes::new().set_state(QpState::ERR))
+    }
+
+    /// To INIT, where receives may be posted.
+    ///
+    /// # Errors
+    /// EINVAL from another state than RESET or INIT, EPERM for a Q_Key that needs privileges.
+    pub fn to_init(&self, attributes: &InitAttributes) -> Result<(), Error> {
+        self.modify(&attributes.attributes(self.qp_type()))
+    }
+
+    /// A connected queue pair (RC, UC) to RTR: it receives from its peer.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for a value out of range and for UD; EINVAL from another
+    /// state than INIT, ETIMEDOUT when the peer's address cannot be resolved.
+    pub fn to_rtr(&self, attributes: &RtrAttributes) -> Result<(), Error> {
+        if self.qp_type() == QpType::UD {
+            return Err(Error::refused(
+                "ibv_modify_qp",
+                ErrorKind::InvalidArgument,
+                "a UD queue pair has no peer",
+            )
+            .with_hint("use to_rtr_datagram"));
+        }
+        self.modify(&attributes.attributes(self.qp_type(), self.context().attributes())?)
+    }
+
+    /// A UD queue pair to RTR: it receives from anybody who knows its Q_Key.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for RC and UC; EINVAL from another state than INIT.
+    pub fn to_rtr_datagram(&self) -> Result<(), Error> {
+        if self.qp_type() != QpType::UD {
+            return Err(Error::refused(
+                "ibv_modify_qp",
+                ErrorKind::InvalidArgument,
+                format!("a {} queue pair needs to know its peer", self.qp_type()),
+            )
+            .with_hint("use to_rtr"));
+        }
+        self.modify(QpAttributes::new().set_state(QpState::RTR))
+    }
+
+    /// To RTS: it sends, too.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for a value out of range; EINVAL from another state than RTR.
+    pub fn to_rts(&self, attributes: &RtsAttributes) -> Result<(), Error> {
+        self.modify(&attributes.attributes(self.qp_type(), self.context().attributes())?)
+    }
+
+    /// Back to RESET. What is posted is forgotten without a completion: its memory is ours again.
+    ///
+    /// # Errors
+    /// The errno of the call.
+    pub fn reset(&self) -> Result<(), Error> {
+        self.modify(QpAttributes::new().set_state(QpState::RESET))
+    }
+
+    /// What the device says now, including a state that it went to by itself. The state that is
+    /// recorded here becomes that one.
+    ///
+    /// # Errors
+    /// The errno of the call.
+    #[doc(alias = "ibv_query_qp")]
+    pub fn query(&self) -> Result<(QpAttributes, Capabilities), Error> {
+        let verb = "ibv_query_qp";
+        let qp = self.owned.raw_checked(verb)?;
+        // libibverbs writes its own copy of the state here, without a lock.
+        let _modifying = self
+            .facts
+            .modifying
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut raw = sys::ibv_qp_attr::default();
+        let mut init = sys::ibv_qp_init_attr::default();
+        let mask = QUERIED;
+        // SAFETY: the queue pair is live, and both places are valid.
+        let ret = unsafe { sys::ibv_query_qp(qp, &mut raw, mask.cast_signed(), &mut init) };
+        from_return(verb, ret)
+            .map_err(|error| error.with_detail(format!("queue pair {}", self.number())))?;
+        let attributes = QpAttributes::from_raw(raw, mask.cast_signed());
+        if let Some(state) = attributes.state() {
+            self.facts.state.store(state.raw(), Ordering::Release);
+        }
+        let capabilities = Capabilities {
+            max_send_wr: init.cap.max_send_wr,
+            max_recv_wr: init.cap.max_recv_wr,
+            max_send_sge: init.cap.max_send_sge,
+            max_recv_sge: init.cap.max_recv_sge,
+            max_inline_data: init.cap.max_inline_data,
+        };
+        Ok((attributes, capabilities))
+    }
+}
+
+/// All attributes from the state to the peer's number.
+const QUERIED: u32 = (sys::ibv_qp_attr_mask::IBV_QP_DEST_QPN.0 << 1) - 1;

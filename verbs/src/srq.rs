@@ -1,0 +1,339 @@
+//! Shared receive queues: receives for any of several queue pairs.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use rdma_core_sys as sys;
+
+use crate::cq::{CqInner, CqRoom};
+use crate::error::{CloseError, Error, ErrorKind, from_pointer, from_return};
+use crate::owned::{Destroy, Owned};
+use crate::pd::ProtectionDomain;
+use crate::qp::{PostError, RecvRequest, post_receives};
+use crate::registry::Registered;
+
+// SAFETY: ibv_destroy_srq returns EBUSY and changes nothing while a queue pair uses the queue, and
+// otherwise returns when the device takes no more receives from it.
+unsafe impl Destroy for sys::ibv_srq {
+    const VERB: &'static str = "ibv_destroy_srq";
+
+    unsafe fn destroy(object: *mut Self) -> i32 {
+        // SAFETY: forwarded to the caller.
+        unsafe { sys::ibv_destroy_srq(object) }
+    }
+}
+
+/// The identity of a shared receive queue, never used twice in a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SrqId(u64);
+
+impl SrqId {
+    pub(crate) fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+/// Sizes of a shared receive queue and its limit.
+#[doc(alias = "ibv_srq_attr")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SrqAttributes {
+    /// Outstanding receives.
+    pub max_wr: u32,
+    /// SGEs of one receive.
+    pub max_sge: u32,
+    /// How many receives may be left before the event; 0 when no event is armed.
+    pub limit: u32,
+}
+
+/// A shared receive queue. Cloning gives another handle to the same one; queue pairs keep it alive.
+///
+/// Receives in it belong to no queue pair until a message takes one: they are not flushed when a
+/// queue pair fails, and dropping the queue drops them without a completion.
+#[doc(alias = "ibv_srq")]
+#[derive(Clone)]
+pub struct SharedReceiveQueue(Arc<Inner>);
+
+struct Inner {
+    // Dropped in this order: no event finds the queue once it is being destroyed.
+    registered: Registered,
+    owned: Owned<sys::ibv_srq, ProtectionDomain>,
+    id: SrqId,
+    max_sge: u32,
+    /// As granted, or as the last resize has left it.
+    max_wr: AtomicU32,
+    /// Room in the completion queues of the attached queue pairs: once for each, since a receive
+    /// completes in one of them only, however many queue pairs share it.
+    room: Mutex<HashMap<usize, Weak<Mutex<CqRoom>>>>,
+}
+
+/// A queue pair's share in the room that a shared receive queue has in its completion queue.
+pub(crate) type SharedRoom = Arc<Mutex<CqRoom>>;
+
+impl SharedReceiveQueue {
+    /// Creates a queue of at least `max_wr` receives of at most `max_sge` SGEs each.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Limit`] names the size that exceeds the device's.
+    #[doc(alias = "ibv_create_srq")]
+    pub fn new(pd: &ProtectionDomain, max_wr: u32, max_sge: u32) -> Result<Self, Error> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let verb = "ibv_create_srq";
+        let raw_pd = pd.raw_checked(verb)?;
+        let device = pd.context();
+        let limits = device.attributes();
+        for (name, asked, max) in [
+            ("max_wr", max_wr, limits.max_srq_wr()),
+            ("max_sge", max_sge, limits.max_srq_sge()),
+        ] {
+            if asked > max {
+                return Err(Error::from_errno(verb, libc::EINVAL)
+                    .with_kind(ErrorKind::Limit)
+                    .with_detail(format!(
+                        "{name} {asked} exceeds what device {} allows, {max}",
+                        device.name()
+                    ))
+                    .with_hint(format!("ask for a {name} of at most {max}")));
+            }
+        }
+        let mut init = sys::ibv_srq_init_attr {
+            srq_context: ptr::null_mut(),
+            attr: sys::ibv_srq_attr {
+                max_wr,
+                max_sge,
+                srq_limit: 0,
+            },
+        };
+        // SAFETY: the domain is live; the provider writes the sizes granted into `init`.
+        let raw = unsafe { sys::ibv_create_srq(raw_pd, &mut init) };
+        let raw = from_pointer(verb, raw)
+            .map_err(|e| e.with_detail(format!("{max_wr} receives of {max_sge} SGEs")))?;
+        // SAFETY: the queue was just made and needs its domain, which is its parent.
+        let owned = unsafe { Owned::new(raw, device.origin(), pd.clone()) };
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Ok(Self(Arc::new(Inner {
+            registered: Registered::new(owned.raw(), id, owned.origin()),
+            owned,
+            id: SrqId(id),
+            max_sge: init.attr.max_sge,
+            max_wr: AtomicU32::new(init.attr.max_wr),
+            room: Mutex::default(),
+        })))
+    }
+
+    /// Posts one receive.
+    ///
+    /// # Errors
+    /// [`PostErrorKind`](crate::PostErrorKind).
+    ///
+    /// # Safety
+    /// Until the receive has completed, this queue is destroyed, or the region is closed, no Rust
+    /// reference exists to any range of its SGEs.
+    #[doc(alias = "ibv_post_srq_recv")]
+    #[inline]
+    pub unsafe fn post_recv(&self, request: &mut RecvRequest<'_>) -> Result<(), PostError> {
+        // SAFETY: forwarded to the caller.
+        unsafe { self.post_recv_list(std::slice::from_mut(request)) }
+    }
+
+    /// Posts a list of receives in one call.
+    ///
+    /// # Errors
+    /// As [`post_recv`](Self::post_recv).
+    ///
+    /// # Safety
+    /// As [`post_recv`](Self::post_recv), for every request.
+    #[inline]
+    pub unsafe fn post_recv_list(&self, requests: &mut [RecvRequest<'_>]) -> Result<(), PostError> {
+        let owned = &self.0.owned;
+        if !owned.origin().is_current() {
+            return Err(PostError::forked());
+        }
+        post_receives(requests, self.0.max_sge, |first, bad| {
+            // SAFETY: the queue is live, the list is linked and ends in NULL; the caller answers
+            // for the memory.
+            unsafe { sys::ibv_post_srq_recv(owned.raw(), first, bad) }
+        })
+    }
+
+    /// Asks for one [`SRQ_LIMIT_REACHED`](crate::AsyncEventKind::SRQ_LIMIT_REACHED) event, once
+    /// fewer than `limit` receives are left; 0 asks for none. The event disarms it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Limit`] for a limit above the size of the queue.
+    #[doc(alias = "ibv_modify_srq")]
+    pub fn arm_limit(&self, limit: u32) -> Result<(), Error> {
+        if limit > self.max_wr() {
+            return Err(Error::refused(
+                "ibv_modify_srq",
+                ErrorKind::Limit,
+                format!("limit {limit}, the queue holds {} receives", self.max_wr()),
+            ));
+        }
+        let attributes = sys::ibv_srq_attr {
+            srq_limit: limit,
+            ..Default::default()
+        };
+        self.modify(attributes, sys::ibv_srq_attr_mask::IBV_SRQ_LIMIT)
+    }
+
+    /// Makes the queue at least `max_wr` receives large.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] where the device cannot resize, [`ErrorKind::Limit`] when a
+    /// completion queue of an attached queue pair has not enough room for it (the shared receive
+    /// queue has its new size nevertheless), EINVAL when more receives are posted.
+    #[doc(alias = "ibv_modify_srq")]
+    pub fn resize(&self, max_wr: u32) -> Result<(), Error> {
+        let verb = "ibv_modify_srq";
+        // Nobody attaches to the old size meanwhile.
+        let rooms = self.rooms();
+        let live: Vec<_> = rooms.values().filter_map(Weak::upgrade).collect();
+        for room in &live {
+            lock(room).grow(verb, max_wr)?;
+        }
+        let attributes = sys::ibv_srq_attr {
+            max_wr,
+            ..Default::default()
+        };
+        self.modify(attributes, sys::ibv_srq_attr_mask::IBV_SRQ_MAX_WR)
+            .map_err(|error| error.with_detail(format!("{max_wr} receives")))?;
+        // A device may make it larger than asked.
+        let granted = self.query()?.max_wr.max(max_wr);
+        self.0.max_wr.store(granted, Ordering::Release);
+        for room in &live {
+            lock(room).grow(verb, granted)?;
+        }
+        Ok(())
+    }
+
+    fn modify(
+        &self,
+        mut attributes: sys::ibv_srq_attr,
+        mask: sys::ibv_srq_attr_mask,
+    ) -> Result<(), Error> {
+        let verb = "ibv_modify_srq";
+        let raw = self.0.owned.raw_checked(verb)?;
+        let mask = mask.0.cast_signed();
+        // SAFETY: the queue is live; the attributes named by the mask are set.
+        let ret = unsafe { sys::ibv_modify_srq(raw, &mut attributes, mask) };
+        from_return(verb, ret)
+    }
+
+    /// Its sizes and limit as the device has them.
+    ///
+    /// # Errors
+    /// The errno of the call.
+    #[doc(alias = "ibv_query_srq")]
+    pub fn query(&self) -> Result<SrqAttributes, Error> {
+        let verb = "ibv_query_srq";
+        let raw = self.0.owned.raw_checked(verb)?;
+        let mut attributes = sys::ibv_srq_attr::default();
+        // SAFETY: the queue is live, and the place is valid.
+        let ret = unsafe { sys::ibv_query_srq(raw, &mut attributes) };
+        from_return(verb, ret)?;
+        Ok(SrqAttributes {
+            max_wr: attributes.max_wr,
+            max_sge: attributes.max_sge,
+            limit: attributes.srq_limit,
+        })
+    }
+
+    /// Outstanding receives it was granted, at least what was asked for.
+    pub fn max_wr(&self) -> u32 {
+        self.0.max_wr.load(Ordering::Acquire)
+    }
+
+    /// SGEs of one receive it was granted.
+    pub fn max_sge(&self) -> u32 {
+        self.0.max_sge
+    }
+
+    /// Its identity in [`AsyncEventSource`](crate::AsyncEventSource).
+    pub fn id(&self) -> SrqId {
+        self.0.id
+    }
+
+    /// The domain it belongs to.
+    pub fn pd(&self) -> &ProtectionDomain {
+        self.0.owned.parents()
+    }
+
+    /// Destroys the queue now; receives in it are dropped without a completion.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] while other handles or queue pairs use it.
+    #[doc(alias = "ibv_destroy_srq")]
+    pub fn close(self) -> Result<(), CloseError<Self>> {
+        let inner = Arc::try_unwrap(self.0).map_err(|inner| CloseError {
+            error: Error::refused(
+                "ibv_destroy_srq",
+                ErrorKind::Busy,
+                "other handles or queue pairs still use the shared receive queue",
+            ),
+            handle: Self(inner),
+        })?;
+        let Inner {
+            registered,
+            owned,
+            id,
+            max_sge,
+            max_wr,
+            room,
+        } = inner;
+        drop(registered);
+        owned.close().map_err(|(error, owned)| CloseError {
+            error,
+            handle: Self(Arc::new(Inner {
+                registered: Registered::new(owned.raw(), id.0, owned.origin()),
+                owned,
+                id,
+                max_sge,
+                max_wr,
+                room,
+            })),
+        })
+    }
+
+    /// The C queue, for calls that this crate does not have. It must not be destroyed.
+    pub fn as_raw(&self) -> *mut sys::ibv_srq {
+        self.0.owned.raw()
+    }
+
+    fn rooms(&self) -> std::sync::MutexGuard<'_, HashMap<usize, Weak<Mutex<CqRoom>>>> {
+        self.0.room.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The room of this queue's receives in `cq`, promised when the first queue pair asks for it.
+    pub(crate) fn room_in(
+        &self,
+        verb: &'static str,
+        cq: &Arc<CqInner>,
+    ) -> Result<SharedRoom, Error> {
+        let mut rooms = self.rooms();
+        rooms.retain(|_, room| room.strong_count() > 0);
+        let key = Arc::as_ptr(cq).addr();
+        if let Some(room) = rooms.get(&key).and_then(Weak::upgrade) {
+            return Ok(room);
+        }
+        let room = Arc::new(Mutex::new(CqRoom::reserve(verb, cq, self.max_wr())?));
+        rooms.insert(key, Arc::downgrade(&room));
+        Ok(room)
+    }
+}
+
+fn lock(room: &Mutex<CqRoom>) -> std::sync::MutexGuard<'_, CqRoom> {
+    room.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for SharedReceiveQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedReceiveQueue")
+            .field("id", &self.0.id)
+            .field("max_wr", &self.max_wr())
+            .field("max_sge", &self.0.max_sge)
+            .finish_non_exhaustive()
+    }
+}
