@@ -2,6 +2,7 @@
 
 mod async_events;
 mod by_hand;
+mod draining;
 mod events;
 mod limits;
 mod objects;
@@ -21,6 +22,7 @@ pub(crate) fn tests() -> Vec<Test> {
         posting::tests(),
         events::tests(),
         types::tests(),
+        draining::tests(),
         async_events::tests(),
     ]
     .into_iter()

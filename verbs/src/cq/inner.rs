@@ -1,12 +1,15 @@
 //! What a completion queue is made of, shared with the queue pairs that use it.
 
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
+use std::slice;
 use std::sync::Arc;
 
 use rdma_core_sys as sys;
 
 use super::channel::{CompletionChannel, EventCount};
 use super::room::Room;
+use super::{PollError, WorkCompletion};
 use crate::context::Context;
 use crate::error::CloseError;
 use crate::owned::{Destroy, Owned};
@@ -57,6 +60,28 @@ impl CqInner {
     #[inline]
     pub(crate) fn raw(&self) -> *mut sys::ibv_cq {
         self.owned.raw()
+    }
+
+    #[inline]
+    pub(crate) fn poll<'a>(
+        &self,
+        out: &'a mut [MaybeUninit<WorkCompletion>],
+    ) -> Result<&'a mut [WorkCompletion], PollError> {
+        if !self.owned.origin().is_current() {
+            return Err(PollError::Forked);
+        }
+        let room = i32::try_from(out.len()).unwrap_or(i32::MAX);
+        // SAFETY: the queue is live and `out` has room for that many `ibv_wc`.
+        let got = unsafe { sys::ibv_poll_cq(self.raw(), room, out.as_mut_ptr().cast()) };
+        match usize::try_from(got) {
+            Ok(got) if got <= out.len() => {
+                // SAFETY: foreign code was given the first `got` entries to fill, and `got` is at
+                // most the length; any bit pattern is a valid completion, also in the fields that
+                // a provider does not set for this kind of request.
+                Ok(unsafe { slice::from_raw_parts_mut(out.as_mut_ptr().cast(), got) })
+            }
+            _ => Err(PollError::Provider(got)),
+        }
     }
 
     pub(crate) fn context(&self) -> &Context {

@@ -81,21 +81,7 @@ impl CompletionQueue {
         &self,
         out: &'a mut [MaybeUninit<WorkCompletion>],
     ) -> Result<&'a mut [WorkCompletion], PollError> {
-        if !self.inner.owned.origin().is_current() {
-            return Err(PollError::Forked);
-        }
-        let room = i32::try_from(out.len()).unwrap_or(i32::MAX);
-        // SAFETY: the queue is live and `out` has room for that many `ibv_wc`.
-        let got = unsafe { sys::ibv_poll_cq(self.inner.raw(), room, out.as_mut_ptr().cast()) };
-        match usize::try_from(got) {
-            Ok(got) if got <= out.len() => {
-                // SAFETY: foreign code was given the first `got` entries to fill, and `got` is at
-                // most the length; any bit pattern is a valid completion, also in the fields that
-                // a provider does not set for this kind of request.
-                Ok(unsafe { slice::from_raw_parts_mut(out.as_mut_ptr().cast(), got) })
-            }
-            _ => Err(PollError::Provider(got)),
-        }
+        self.inner.poll(out)
     }
 
     /// Asks for one event on the channel when the next completion arrives.

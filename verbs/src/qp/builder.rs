@@ -1,8 +1,8 @@
 //! How to make a queue pair, and what was granted.
 
 use std::ptr;
-use std::sync::Mutex;
 use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex};
 
 use rdma_core_sys as sys;
 
@@ -158,6 +158,8 @@ impl<'a> QueuePairBuilder<'a> {
         let recv_cq = self.recv_cq.inner();
         // The room in the completion queues is given back when `parents` is dropped.
         let mut parents = Parents {
+            send_cq: Arc::clone(self.send_cq.inner()),
+            recv_cq: Arc::clone(recv_cq),
             send_room: CqRoom::reserve(verb, self.send_cq.inner(), self.wanted.max_send_wr)?,
             recv_room: match &self.srq {
                 None => RecvRoom::Own(CqRoom::reserve(verb, recv_cq, self.wanted.max_recv_wr)?),
@@ -194,7 +196,7 @@ impl<'a> QueuePairBuilder<'a> {
             fits = fits.and_then(|()| room.grow(verb, init.cap.max_recv_wr));
         }
         // SAFETY: the queue pair was just made; its parents are all that it refers to.
-        let owned = unsafe { Owned::new(raw, context.origin(), parents) };
+        let owned = unsafe { Owned::new(raw, context.origin(), Box::new(parents)) };
         fits?;
         // SAFETY: the queue pair is live; its number never changes.
         let number = unsafe { (*owned.raw()).qp_num };

@@ -2,6 +2,7 @@
 
 mod builder;
 mod change;
+mod drain;
 mod opcodes;
 mod post;
 mod request;
@@ -9,8 +10,8 @@ mod state;
 mod transition;
 
 use std::fmt;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use rdma_core_sys as sys;
 
@@ -24,7 +25,7 @@ pub(crate) use self::post::post_receives;
 
 use self::opcodes::OpcodeSet;
 use crate::context::Context;
-use crate::cq::{CompletionQueue, CqRoom};
+use crate::cq::{CompletionQueue, CqInner, CqRoom};
 use crate::error::CloseError;
 use crate::owned::{Destroy, Owned};
 use crate::pd::ProtectionDomain;
@@ -48,7 +49,8 @@ unsafe impl Destroy for sys::ibv_qp {
 /// queue, which nobody counts: poll it empty before another queue pair is attached to it.
 #[doc(alias = "ibv_qp")]
 pub struct QueuePair {
-    owned: Owned<sys::ibv_qp, Parents>,
+    // Boxed, since posting does not need them.
+    owned: Owned<sys::ibv_qp, Box<Parents>>,
     facts: Facts,
 }
 
@@ -70,6 +72,8 @@ struct Facts {
 /// What a queue pair needs: dropped after it, entries given back first.
 #[derive(Debug)]
 struct Parents {
+    send_cq: Arc<CqInner>,
+    recv_cq: Arc<CqInner>,
     send_room: CqRoom,
     recv_room: RecvRoom,
     srq: Option<SharedReceiveQueue>,
