@@ -24,6 +24,14 @@ pub(crate) struct Buffer {
 
 impl Buffer {
     pub(crate) fn new(pd: &ProtectionDomain, len: usize) -> Result<Self, Failed> {
+        Self::with_access(pd, len, AccessFlags::LOCAL_WRITE)
+    }
+
+    pub(crate) fn with_access(
+        pd: &ProtectionDomain,
+        len: usize,
+        access: AccessFlags,
+    ) -> Result<Self, Failed> {
         let layout = Layout::from_size_align(len.max(1), 4096)?;
         // SAFETY: the layout has at least one byte.
         let memory = unsafe { alloc_zeroed(layout) };
@@ -36,11 +44,25 @@ impl Buffer {
             layout,
         };
         // SAFETY: the memory is freed only after the region, and no reference to it is formed.
-        let region = unsafe {
-            MemoryRegion::register(pd, memory.as_ptr(), layout.size(), AccessFlags::LOCAL_WRITE)
-        }?;
+        let region = unsafe { MemoryRegion::register(pd, memory.as_ptr(), layout.size(), access) }?;
         buffer.region = Some(region);
         Ok(buffer)
+    }
+
+    /// The registration, which is there until the drop.
+    pub(crate) fn region(&self) -> &MemoryRegion {
+        self.region.as_ref().expect("taken on drop only")
+    }
+
+    /// Closes the registration alone, or gives the reason.
+    pub(crate) fn deregister(&mut self) -> Result<(), rpma::cm::verbs::Error> {
+        let Some(region) = self.region.take() else {
+            return Ok(());
+        };
+        region.close().map_err(|failed| {
+            self.region = Some(failed.handle);
+            failed.error
+        })
     }
 
     pub(crate) fn sge(&self, offset: usize, len: usize) -> Sge {

@@ -3,7 +3,7 @@
 //! # The objects
 //!
 //! ```text
-//! Context ── ProtectionDomain ── MemoryRegion, AddressHandle
+//! Context ── ProtectionDomain ── MemoryRegion, MemoryWindow, AddressHandle
 //!    │              └─────────── QueuePair ── SharedReceiveQueue
 //!    └── CompletionChannel ── CompletionQueue┘
 //! ```
@@ -57,6 +57,7 @@ mod error;
 mod flags;
 mod gid;
 mod mr;
+mod mw;
 mod owned;
 mod pd;
 mod port;
@@ -80,12 +81,14 @@ pub use crate::error::{CloseError, ErrnoText, Error, ErrorKind};
 pub use crate::flags::{AccessFlags, SendFlags, WcFlags};
 pub use crate::gid::{GidChoice, GidEntry, GidReason, GidType};
 pub use crate::mr::{LocalKey, MemoryRegion, RemoteAddr, RemoteKey, Sge};
+pub use crate::mw::{MemoryWindow, WindowBind, WindowType};
 pub use crate::pd::ProtectionDomain;
 pub use crate::port::{Gid, LinkLayer, PortAttributes, PortState};
 pub use crate::process::Origin;
 pub use crate::qp::{
-    Capabilities, InitAttributes, PathMtu, PostError, PostErrorKind, QpAttributes, QpState, QpType,
-    QueuePair, QueuePairBuilder, RecvRequest, RtrAttributes, RtsAttributes, SendRequest, WrOpcode,
+    Capabilities, InitAttributes, InlineRequest, PathMtu, PostError, PostErrorKind, QpAttributes,
+    QpState, QpType, QueuePair, QueuePairBuilder, RecvRequest, RtrAttributes, RtsAttributes,
+    SendRequest, WrOpcode,
 };
 pub use crate::srq::{SharedReceiveQueue, SrqAttributes, SrqId};
 
@@ -106,6 +109,7 @@ mod tests {
         send_and_sync::<QueuePair>();
         send_and_sync::<SharedReceiveQueue>();
         send_and_sync::<AddressHandle>();
+        send_and_sync::<MemoryWindow>();
         send_and_sync::<AsyncEvents>();
         send_and_sync::<Error>();
     }

@@ -32,6 +32,7 @@ pub struct RemoteKey(pub u32);
 #[doc(alias = "ibv_mr")]
 pub struct MemoryRegion {
     owned: Owned<sys::ibv_mr, ProtectionDomain>,
+    iova: u64,
 }
 
 impl MemoryRegion {
@@ -46,7 +47,8 @@ impl MemoryRegion {
     ///   (which only [`close`](Self::close) tells).
     /// - While registered with any write access, no Rust reference to the range exists; with read
     ///   access only, no `&mut`. The device, and with remote access any peer that knows the key,
-    ///   may change or read it at any time.
+    ///   may change or read it at any time. With [`AccessFlags::MW_BIND`] memory windows give a
+    ///   peer remote access as well: to read, and with local write to change it.
     #[doc(alias = "ibv_reg_mr")]
     #[doc(alias = "ibv_reg_mr_iova2")]
     pub unsafe fn register(
@@ -62,7 +64,10 @@ impl MemoryRegion {
             .map_err(|e| e.with_detail(format!("{len} bytes with access {access:?}")))?;
         // SAFETY: the region was just made and needs its domain, which is its parent.
         let owned = unsafe { Owned::new(raw, pd.context().origin(), pd.clone()) };
-        Ok(Self { owned })
+        Ok(Self {
+            owned,
+            iova: addr.expose_provenance() as u64,
+        })
     }
 
     /// The key for this side's requests.
@@ -81,6 +86,11 @@ impl MemoryRegion {
     pub fn addr(&self) -> *mut u8 {
         // SAFETY: the region is live; the field is written once, at registration.
         unsafe { (*self.owned.raw()).addr }.cast()
+    }
+
+    /// The address by which requests of either side name the first byte.
+    pub fn iova(&self) -> u64 {
+        self.iova
     }
 
     /// The length in bytes.
@@ -106,9 +116,10 @@ impl MemoryRegion {
     /// EBUSY or EINVAL while a memory window is bound to the region; the memory must then stay.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn close(self) -> Result<(), CloseError<Self>> {
-        self.owned.close().map_err(|(error, owned)| CloseError {
+        let Self { owned, iova } = self;
+        owned.close().map_err(|(error, owned)| CloseError {
             error,
-            handle: Self { owned },
+            handle: Self { owned, iova },
         })
     }
 

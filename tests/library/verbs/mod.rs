@@ -9,6 +9,7 @@ mod objects;
 mod ports;
 mod posting;
 mod types;
+mod windows;
 
 use harness::Test;
 
@@ -22,6 +23,7 @@ pub(crate) fn tests() -> Vec<Test> {
         posting::tests(),
         events::tests(),
         types::tests(),
+        windows::tests(),
         draining::tests(),
         async_events::tests(),
     ]

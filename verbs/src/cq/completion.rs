@@ -200,7 +200,7 @@ impl WcSuccess<'_> {
 }
 
 impl WcSuccess<'_> {
-    /// The key of ours that the message has invalidated, if any.
+    /// The key of ours that the message has invalidated, if the device says so (SoftRoCE does not).
     #[inline]
     pub fn invalidated_rkey(&self) -> Option<RemoteKey> {
         // SAFETY: the union is four bytes under either name, of integers for which any bits are a value.

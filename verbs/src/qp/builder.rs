@@ -11,6 +11,7 @@ use super::state::{QpState, QpType};
 use super::{Facts, Parents, QueuePair, RecvRoom};
 use crate::cq::{CompletionQueue, CqRoom};
 use crate::error::{Error, ErrorKind, from_pointer};
+use crate::mw::BoundWindows;
 use crate::owned::Owned;
 use crate::pd::ProtectionDomain;
 use crate::srq::SharedReceiveQueue;
@@ -201,6 +202,7 @@ impl<'a> QueuePairBuilder<'a> {
         // SAFETY: the queue pair is live; its number never changes.
         let number = unsafe { (*owned.raw()).qp_num };
         Ok(QueuePair {
+            windows: BoundWindows::new(number, owned.origin()),
             owned,
             facts: Facts {
                 qp_type: self.qp_type,

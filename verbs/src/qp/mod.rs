@@ -1,5 +1,6 @@
 //! Queue pairs: the two ends of a connection.
 
+mod bind;
 mod builder;
 mod change;
 mod drain;
@@ -15,6 +16,7 @@ use std::sync::{Arc, Mutex};
 
 use rdma_core_sys as sys;
 
+pub use self::bind::InlineRequest;
 pub use self::builder::{Capabilities, QueuePairBuilder};
 pub use self::post::{PostError, PostErrorKind};
 pub use self::request::{RecvRequest, SendRequest, WrOpcode};
@@ -27,6 +29,7 @@ use self::opcodes::OpcodeSet;
 use crate::context::Context;
 use crate::cq::{CompletionQueue, CqInner, CqRoom};
 use crate::error::CloseError;
+use crate::mw::BoundWindows;
 use crate::owned::{Destroy, Owned};
 use crate::pd::ProtectionDomain;
 use crate::srq::{SharedReceiveQueue, SharedRoom};
@@ -49,6 +52,8 @@ unsafe impl Destroy for sys::ibv_qp {
 /// queue, which nobody counts: poll it empty before another queue pair is attached to it.
 #[doc(alias = "ibv_qp")]
 pub struct QueuePair {
+    // Dropped in this order: a device waits for windows that are bound to the queue pair.
+    windows: BoundWindows,
     // Boxed, since posting does not need them.
     owned: Owned<sys::ibv_qp, Box<Parents>>,
     facts: Facts,
@@ -141,13 +146,22 @@ impl QueuePair {
     /// Destroys the queue pair now. After `Ok` the device touches no memory through it.
     ///
     /// # Errors
-    /// EBUSY while it is attached to a multicast group.
+    /// EBUSY while it is attached to a multicast group; windows bound through it are freed already.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn close(self) -> Result<(), CloseError<Self>> {
-        let Self { owned, facts } = self;
+        let Self {
+            mut windows,
+            owned,
+            facts,
+        } = self;
+        windows.free();
         owned.close().map_err(|(error, owned)| CloseError {
             error,
-            handle: Self { owned, facts },
+            handle: Self {
+                windows,
+                owned,
+                facts,
+            },
         })
     }
 

@@ -43,6 +43,14 @@ pub enum PostErrorKind {
     /// The type of the queue pair, or the device's transport, does not have this operation.
     #[error("the queue pair's transport does not offer {0}")]
     Unsupported(WrOpcode),
+    /// An atomic on something else than 8 aligned bytes.
+    #[error("an atomic works on 8 bytes at a multiple of 8, not on {len} at {addr:#x}")]
+    NotEightBytes {
+        /// The address at the peer.
+        addr: u64,
+        /// How many bytes there are for the result.
+        len: u64,
+    },
     /// A receive for a queue pair that takes its receives from a shared receive queue.
     #[error("the queue pair has no receive queue of its own: post to its shared receive queue")]
     SharedReceives,
@@ -68,7 +76,7 @@ pub struct PostError {
 }
 
 impl PostError {
-    fn refused(kind: PostErrorKind) -> Self {
+    pub(super) fn refused(kind: PostErrorKind) -> Self {
         Self { kind, queued: 0 }
     }
 
@@ -211,7 +219,7 @@ impl QueuePair {
     /// A send refused by a device before RTS may be carried out later, so it is never tried. In the
     /// error state posting is allowed: the request is flushed.
     #[inline]
-    fn check_post(&self, least: QpState) -> Result<(), PostError> {
+    pub(super) fn check_post(&self, least: QpState) -> Result<(), PostError> {
         let state = self.state();
         if !self.owned.origin().is_current() {
             return Err(PostError::refused(PostErrorKind::Forked));
@@ -235,6 +243,15 @@ impl QueuePair {
         theirs == ours
     }
 
+    /// Whether the queue pair offers the operation: providers look it up without a check.
+    #[inline]
+    pub(super) fn check_opcode(&self, opcode: WrOpcode) -> Result<(), PostError> {
+        if self.facts.opcodes.contains(opcode) {
+            return Ok(());
+        }
+        Err(PostError::refused(PostErrorKind::Unsupported(opcode)))
+    }
+
     #[inline]
     fn check_send(&self, request: &SendRequest<'_>) -> Result<(), PostError> {
         let limits = self.capabilities();
@@ -247,8 +264,15 @@ impl QueuePair {
             }));
         }
         let opcode = request.opcode();
-        if !self.facts.opcodes.contains(opcode) {
-            return Err(PostError::refused(PostErrorKind::Unsupported(opcode)));
+        self.check_opcode(opcode)?;
+        if opcode.is_atomic() {
+            let (addr, len) = (request.atomic_address(), request.total_len());
+            if addr % 8 != 0 || len != 8 {
+                return Err(PostError::refused(PostErrorKind::NotEightBytes {
+                    addr,
+                    len,
+                }));
+            }
         }
         if self.facts.qp_type == QpType::UD && !self.reaches(request.address()) {
             return Err(PostError::refused(PostErrorKind::NoAddress));

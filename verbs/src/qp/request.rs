@@ -9,7 +9,7 @@ use rdma_core_sys as sys;
 
 use crate::ah::AddressHandle;
 use crate::flags::{SendFlags, open_enum};
-use crate::mr::{RemoteAddr, Sge, SgeList};
+use crate::mr::{RemoteAddr, RemoteKey, Sge, SgeList};
 
 open_enum! {
     /// What a send request does.
@@ -39,6 +39,12 @@ open_enum! {
 }
 
 impl WrOpcode {
+    /// Whether it works on 8 bytes of the peer's memory.
+    #[inline]
+    pub(super) fn is_atomic(self) -> bool {
+        matches!(self, Self::ATOMIC_CMP_AND_SWP | Self::ATOMIC_FETCH_AND_ADD)
+    }
+
     /// Whether the data may be copied while posting.
     pub(super) fn allows_inline(self) -> bool {
         matches!(
@@ -86,6 +92,36 @@ impl<'a> SendRequest<'a> {
     }
 
     #[inline]
+    fn with_key(mut self, key: RemoteKey) -> Self {
+        self.raw.__bindgen_anon_1.invalidate_rkey = key.0;
+        self
+    }
+
+    #[inline]
+    fn with_atomic(mut self, remote: RemoteAddr, compare_add: u64, swap: u64) -> Self {
+        self.raw.wr.atomic = sys::ibv_send_wr_atomic {
+            remote_addr: remote.addr,
+            compare_add,
+            swap,
+            rkey: remote.rkey.0,
+        };
+        self
+    }
+
+    /// The same request with other SGEs.
+    #[inline]
+    pub(super) fn with_sges<'b>(self, sges: &'b [Sge]) -> SendRequest<'b> {
+        let list = SgeList::new(sges);
+        let mut raw = self.raw;
+        raw.sg_list = list.pointer;
+        raw.num_sge = list.count;
+        SendRequest {
+            raw,
+            sges: PhantomData,
+        }
+    }
+
+    #[inline]
     fn with_imm(mut self, imm: u32) -> Self {
         self.raw.__bindgen_anon_1.imm_data = imm.to_be();
         self
@@ -121,6 +157,57 @@ impl<'a> SendRequest<'a> {
     #[inline]
     pub fn read(wr_id: u64, sges: &'a [Sge], remote: RemoteAddr) -> Self {
         Self::new(wr_id, WrOpcode::RDMA_READ, sges).with_remote(remote)
+    }
+
+    /// Sends a message, and invalidates `key` of the peer: a bound memory window's.
+    #[inline]
+    pub fn send_with_invalidate(wr_id: u64, sges: &'a [Sge], key: RemoteKey) -> Self {
+        Self::new(wr_id, WrOpcode::SEND_WITH_INV, sges).with_key(key)
+    }
+
+    /// Invalidates `key` of this side: a bound memory window's.
+    #[inline]
+    pub fn local_invalidate(wr_id: u64, key: RemoteKey) -> Self {
+        Self::new(wr_id, WrOpcode::LOCAL_INV, &[]).with_key(key)
+    }
+
+    /// Swaps the 8 bytes at `remote` for `swap` if they are `compare`, and puts what they were into
+    /// the 8 bytes of `sges`. Numbers are in the byte order of each side's host.
+    ///
+    /// Atomic among operations of the same device, not with the peer's processors. The address must
+    /// be a multiple of 8.
+    #[inline]
+    pub fn compare_and_swap(
+        wr_id: u64,
+        sges: &'a [Sge],
+        remote: RemoteAddr,
+        compare: u64,
+        swap: u64,
+    ) -> Self {
+        Self::new(wr_id, WrOpcode::ATOMIC_CMP_AND_SWP, sges).with_atomic(remote, compare, swap)
+    }
+
+    /// Adds `add` to the 8 bytes at `remote`, without carry beyond them, and puts what they were
+    /// into the 8 bytes of `sges`; otherwise as [`compare_and_swap`](Self::compare_and_swap).
+    #[inline]
+    pub fn fetch_and_add(wr_id: u64, sges: &'a [Sge], remote: RemoteAddr, add: u64) -> Self {
+        Self::new(wr_id, WrOpcode::ATOMIC_FETCH_AND_ADD, sges).with_atomic(remote, add, 0)
+    }
+
+    /// Binds a window of type 2. The pointers must be live while this is posted.
+    pub(super) fn bind_window(
+        wr_id: u64,
+        mw: *mut sys::ibv_mw,
+        rkey: u32,
+        bind_info: sys::ibv_mw_bind_info,
+    ) -> SendRequest<'static> {
+        let mut request = SendRequest::new(wr_id, WrOpcode::BIND_MW, &[]);
+        request.raw.__bindgen_anon_2.bind_mw = sys::ibv_send_wr_bind_mw {
+            mw,
+            rkey,
+            bind_info,
+        };
+        request
     }
 
     /// Sends the bytes of `sges` as one datagram (UD) to queue pair `qp_number` behind `address`,
@@ -183,6 +270,13 @@ impl<'a> SendRequest<'a> {
     #[inline]
     pub(super) fn sge_count(&self) -> u32 {
         self.raw.num_sge.cast_unsigned()
+    }
+
+    /// The remote address of an atomic.
+    #[inline]
+    pub(super) fn atomic_address(&self) -> u64 {
+        // SAFETY: every arm of the union is integers or a pointer, all initialized.
+        unsafe { self.raw.wr.atomic.remote_addr }
     }
 
     /// The address handle of a send, null if it has none.
@@ -268,7 +362,7 @@ impl fmt::Debug for RecvRequest<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mr::{LocalKey, RemoteKey};
+    use crate::mr::LocalKey;
 
     #[test]
     fn requests_are_the_c_structs() {

@@ -1,0 +1,277 @@
+//! Memory windows: access for a peer to a part of a region, given and taken back by requests.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use rdma_core_sys as sys;
+
+use crate::error::{Error, ErrorKind, from_pointer};
+use crate::flags::{AccessFlags, SendFlags, open_enum};
+use crate::mr::{MemoryRegion, RemoteKey};
+use crate::owned::{Destroy, Owned};
+use crate::pd::ProtectionDomain;
+use crate::process::Origin;
+
+// SAFETY: ibv_dealloc_mw returning 0 has ended all access through the window; a failure leaves it as
+// it was.
+unsafe impl Destroy for sys::ibv_mw {
+    const VERB: &'static str = "ibv_dealloc_mw";
+
+    unsafe fn destroy(object: *mut Self) -> i32 {
+        // SAFETY: forwarded to the caller.
+        unsafe { sys::ibv_dealloc_mw(object) }
+    }
+}
+
+open_enum! {
+    /// How a window is bound.
+    #[doc(alias = "ibv_mw_type")]
+    WindowType(u32) {
+        /// By a call, for any queue pair of the domain.
+        TYPE_1 = sys::ibv_mw_type::IBV_MW_TYPE_1.0, "type 1";
+        /// By a request, for the queue pair it is posted to; taken back by an invalidation.
+        TYPE_2 = sys::ibv_mw_type::IBV_MW_TYPE_2.0, "type 2";
+    }
+}
+
+/// A memory window. Cloning gives another handle to the same one.
+///
+/// A window of type 2 that is bound belongs to its queue pair: it is freed when that is dropped
+/// ([`is_freed`](Self::is_freed)), since a device waits for minutes otherwise. A region cannot be
+/// closed while a window is bound to it: invalidate or close the window first. SoftRoCE holds a peer
+/// to the end of the region, not to that of the window.
+#[doc(alias = "ibv_mw")]
+#[derive(Clone)]
+pub struct MemoryWindow(Arc<Inner>);
+
+struct Inner {
+    state: Mutex<State>,
+    /// Our own record: the C field is written by a bind.
+    rkey: AtomicU32,
+    window_type: WindowType,
+    pd: ProtectionDomain,
+}
+
+struct State {
+    /// Gone once the window is freed.
+    owned: Option<Owned<sys::ibv_mw, ProtectionDomain>>,
+    /// The number of the queue pair that a window of type 2 was last bound through.
+    bound: Option<u32>,
+}
+
+/// What a window is bound to, and how.
+#[doc(alias = "ibv_mw_bind")]
+#[doc(alias = "ibv_mw_bind_info")]
+#[derive(Debug, Clone, Copy)]
+pub struct WindowBind<'a> {
+    /// The number of the request, for its completion.
+    pub wr_id: u64,
+    /// The region, registered with [`AccessFlags::MW_BIND`] in the window's domain.
+    pub region: &'a MemoryRegion,
+    /// Where the window begins in the region, in bytes.
+    pub offset: usize,
+    /// How long it is, in bytes; not 0.
+    pub len: usize,
+    /// What the peer may do: remote flags, of which writes and atomics need a region with local
+    /// write.
+    pub access: AccessFlags,
+    /// The modifiers of the request.
+    pub flags: SendFlags,
+}
+
+impl MemoryWindow {
+    /// Allocates a window.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] where the device has no windows.
+    #[doc(alias = "ibv_alloc_mw")]
+    pub fn new(pd: &ProtectionDomain, window_type: WindowType) -> Result<Self, Error> {
+        let verb = "ibv_alloc_mw";
+        let raw_pd = pd.raw_checked(verb)?;
+        // SAFETY: the domain is live.
+        let raw = unsafe { sys::ibv_alloc_mw(raw_pd, sys::ibv_mw_type(window_type.raw())) };
+        let raw = from_pointer(verb, raw).map_err(|e| e.with_detail(window_type.to_string()))?;
+        // SAFETY: the window was just made and needs its domain, which is its parent.
+        let owned = unsafe { Owned::new(raw, pd.context().origin(), pd.clone()) };
+        // SAFETY: the window is live, and nobody else knows it yet who could bind it.
+        let rkey = unsafe { (*owned.raw()).rkey };
+        Ok(Self(Arc::new(Inner {
+            state: Mutex::new(State {
+                owned: Some(owned),
+                bound: None,
+            }),
+            rkey: AtomicU32::new(rkey),
+            window_type,
+            pd: pd.clone(),
+        })))
+    }
+
+    /// The key for the peer, of the last bind.
+    pub fn rkey(&self) -> RemoteKey {
+        RemoteKey(self.0.rkey.load(Ordering::Acquire))
+    }
+
+    /// How it is bound.
+    pub fn window_type(&self) -> WindowType {
+        self.0.window_type
+    }
+
+    /// The domain it belongs to.
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.0.pd
+    }
+
+    /// Whether it was freed, by [`close`](Self::close) or with its queue pair.
+    pub fn is_freed(&self) -> bool {
+        self.0.state().owned.is_none()
+    }
+
+    /// Frees the window now, bound or not, for all handles: the peer's access has ended then. Does
+    /// nothing when it was freed before.
+    ///
+    /// # Errors
+    /// The errno of the call; the window stays.
+    #[doc(alias = "ibv_dealloc_mw")]
+    pub fn close(&self) -> Result<(), Error> {
+        self.0.pd.raw_checked("ibv_dealloc_mw")?;
+        self.0.free(|_| true)
+    }
+
+    /// Runs `bind` with the C window and its present key, and records the key that it gives.
+    pub(crate) fn bind_with(
+        &self,
+        qp_number: u32,
+        bind: impl FnOnce(*mut sys::ibv_mw, RemoteKey) -> Result<RemoteKey, Error>,
+    ) -> Result<RemoteKey, Error> {
+        let mut state = self.0.state();
+        let Some(owned) = &state.owned else {
+            return Err(Error::refused(
+                "ibv_bind_mw",
+                ErrorKind::InvalidArgument,
+                "the memory window was freed, by a call or with its queue pair",
+            ));
+        };
+        let rkey = bind(owned.raw(), self.rkey())?;
+        self.0.rkey.store(rkey.0, Ordering::Release);
+        if self.0.window_type != WindowType::TYPE_1 {
+            state.bound = Some(qp_number);
+        }
+        Ok(rkey)
+    }
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Frees the window if `concerned` by the queue pair that it was bound through.
+    fn free(&self, concerned: impl FnOnce(Option<u32>) -> bool) -> Result<(), Error> {
+        let mut state = self.state();
+        if !concerned(state.bound) {
+            return Ok(());
+        }
+        let Some(owned) = state.owned.take() else {
+            return Ok(());
+        };
+        owned.close().map_err(|(error, owned)| {
+            state.owned = Some(owned);
+            error
+        })
+    }
+}
+
+impl fmt::Debug for MemoryWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryWindow")
+            .field("window_type", &self.0.window_type)
+            .field("rkey", &self.rkey())
+            .finish_non_exhaustive()
+    }
+}
+
+impl WindowBind<'_> {
+    /// The C struct, if the range lies in the region and the region in the window's domain.
+    pub(crate) fn to_raw(
+        self,
+        verb: &'static str,
+        window: &MemoryWindow,
+    ) -> Result<sys::ibv_mw_bind_info, Error> {
+        let refused =
+            |detail: String| Err(Error::refused(verb, ErrorKind::InvalidArgument, detail));
+        if self.region.pd() != window.pd() {
+            return refused("the memory region is of another protection domain".to_owned());
+        }
+        let size = self.region.len();
+        // An empty window unbinds, and some providers take the region for granted all the same.
+        if self.len == 0
+            || self
+                .offset
+                .checked_add(self.len)
+                .is_none_or(|end| end > size)
+        {
+            return refused(format!(
+                "a window of {} bytes at {} does not lie in a region of {size} bytes",
+                self.len, self.offset
+            ));
+        }
+        Ok(sys::ibv_mw_bind_info {
+            mr: self.region.as_raw(),
+            addr: self.region.iova() + self.offset as u64,
+            length: self.len as u64,
+            mw_access_flags: self.access.bits(),
+        })
+    }
+}
+
+/// The windows of type 2 bound through a queue pair; freed before it.
+#[derive(Debug)]
+pub(crate) struct BoundWindows {
+    number: u32,
+    origin: Origin,
+    windows: Mutex<Vec<Weak<Inner>>>,
+}
+
+impl BoundWindows {
+    pub(crate) fn new(number: u32, origin: Origin) -> Self {
+        Self {
+            number,
+            origin,
+            windows: Mutex::default(),
+        }
+    }
+
+    /// Remembers a window that is about to be bound.
+    pub(crate) fn add(&self, window: &MemoryWindow) {
+        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        windows.retain(|known| known.strong_count() > 0);
+        let new = Arc::downgrade(&window.0);
+        if !windows.iter().any(|known| known.ptr_eq(&new)) {
+            windows.push(new);
+        }
+    }
+
+    /// Frees those that were last bound through this queue pair.
+    pub(crate) fn free(&mut self) {
+        // In a forked child the locks may be held by threads that do not exist.
+        if !self.origin.is_current() {
+            return;
+        }
+        let windows = self
+            .windows
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        for window in windows.drain(..).filter_map(|window| window.upgrade()) {
+            if let Err(error) = window.free(|bound| bound == Some(self.number)) {
+                tracing::warn!(%error, "a bound memory window could not be freed");
+            }
+        }
+    }
+}
+
+impl Drop for BoundWindows {
+    fn drop(&mut self) {
+        self.free();
+    }
+}
