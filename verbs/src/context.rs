@@ -189,6 +189,38 @@ impl Context {
         Ok(gids)
     }
 
+    /// Entry `index` of the partition key table of port `port`, in host order.
+    ///
+    /// # Errors
+    /// EINVAL for an index or a port that does not exist.
+    #[doc(alias = "ibv_query_pkey")]
+    pub fn pkey(&self, port: u8, index: u16) -> Result<u16, Error> {
+        let verb = "ibv_query_pkey";
+        let raw = self.raw_checked(verb)?;
+        let mut key = 0;
+        // SAFETY: the context is open, and the place is valid.
+        let ret = unsafe { sys::ibv_query_pkey(raw, port, index.into(), &mut key) };
+        from_return(verb, ret)
+            .map_err(|e| e.with_detail(format!("device {}, port {port}, {index}", self.name())))?;
+        Ok(u16::from_be(key))
+    }
+
+    /// The index of the partition key `key` (host order) in the table of port `port`.
+    ///
+    /// # Errors
+    /// An errno when the key is not in the table.
+    #[doc(alias = "ibv_get_pkey_index")]
+    pub fn pkey_index(&self, port: u8, key: u16) -> Result<u16, Error> {
+        let verb = "ibv_get_pkey_index";
+        let raw = self.raw_checked(verb)?;
+        // SAFETY: the context is open.
+        let index = unsafe { sys::ibv_get_pkey_index(raw, port, key.to_be()) };
+        u16::try_from(index).map_err(|_| {
+            Error::last_os(verb)
+                .with_detail(format!("device {}, port {port}, key {key:#x}", self.name()))
+        })
+    }
+
     /// The device's asynchronous events, for one reader: each event is got by one only.
     ///
     /// Sets the device's event descriptor to non-blocking, also for other code that reads it.

@@ -80,11 +80,11 @@ pub use crate::device::{Device, DeviceList, TransportType};
 pub use crate::error::{CloseError, ErrnoText, Error, ErrorKind};
 pub use crate::flags::{AccessFlags, SendFlags, WcFlags};
 pub use crate::gid::{GidChoice, GidEntry, GidReason, GidType};
-pub use crate::mr::{LocalKey, MemoryRegion, RemoteAddr, RemoteKey, Sge};
+pub use crate::mr::{Advice, LocalKey, MemoryRegion, RemoteAddr, RemoteKey, Sge};
 pub use crate::mw::{MemoryWindow, WindowBind, WindowType};
 pub use crate::pd::ProtectionDomain;
 pub use crate::port::{Gid, LinkLayer, PortAttributes, PortState};
-pub use crate::process::Origin;
+pub use crate::process::{ForkSupport, Origin, fork_support};
 pub use crate::qp::{
     Capabilities, InitAttributes, InlineRequest, PathMtu, PostError, PostErrorKind, QpAttributes,
     QpState, QpType, QueuePair, QueuePairBuilder, RecvRequest, RtrAttributes, RtsAttributes,

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rdma_core_sys as sys;
 
-use crate::error::{CloseError, Error, from_pointer};
-use crate::flags::AccessFlags;
+use crate::error::{CloseError, Error, from_pointer, from_return};
+use crate::flags::{AccessFlags, open_enum};
 use crate::owned::{Destroy, Owned};
 use crate::pd::ProtectionDomain;
 
@@ -27,6 +28,19 @@ pub struct LocalKey(pub u32);
 /// The key by which a peer's requests name a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RemoteKey(pub u32);
+
+open_enum! {
+    /// What pages are to be brought in for.
+    #[doc(alias = "ibv_advise_mr_advice")]
+    Advice(u32) {
+        /// Reading.
+        PREFETCH = sys::IBV_ADVISE_MR_ADVICE_PREFETCH.0, "prefetch";
+        /// Writing.
+        PREFETCH_WRITE = sys::IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE.0, "prefetch for writing";
+        /// Reading, pages that are present only.
+        PREFETCH_NO_FAULT = sys::IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT.0, "prefetch of present pages";
+    }
+}
 
 /// The registration of a range of memory. It does not own the memory.
 #[doc(alias = "ibv_mr")]
@@ -68,6 +82,93 @@ impl MemoryRegion {
             owned,
             iova: addr.expose_provenance() as u64,
         })
+    }
+
+    /// Registers `len` bytes from `addr` on, which requests of either side name from `iova` on.
+    ///
+    /// # Errors
+    /// As [`register`](Self::register); [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported)
+    /// or EINVAL for [`AccessFlags::ON_DEMAND`] where the device cannot.
+    ///
+    /// # Safety
+    /// As [`register`](Self::register).
+    #[doc(alias = "ibv_reg_mr_iova")]
+    #[doc(alias = "ibv_reg_mr_iova2")]
+    pub unsafe fn register_at(
+        pd: &ProtectionDomain,
+        addr: *mut u8,
+        len: usize,
+        iova: u64,
+        access: AccessFlags,
+    ) -> Result<Self, Error> {
+        let verb = "ibv_reg_mr_iova2";
+        let raw_pd = pd.raw_checked(verb)?;
+        // SAFETY: the domain is live; the caller answers for the memory.
+        let raw = unsafe { sys::ibv_reg_mr_iova2(raw_pd, addr.cast(), len, iova, access.bits()) };
+        let raw = from_pointer(verb, raw).map_err(|e| {
+            e.with_detail(format!("{len} bytes at {iova:#x} with access {access:?}"))
+        })?;
+        // SAFETY: the region was just made and needs its domain, which is its parent.
+        let owned = unsafe { Owned::new(raw, pd.context().origin(), pd.clone()) };
+        Ok(Self { owned, iova })
+    }
+
+    /// Registers `len` bytes of the DMA buffer `fd` from `offset` on, which requests name from
+    /// `iova` on. The descriptor may be closed afterwards.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) where library, kernel or device
+    /// cannot; EINVAL unless `offset` and `iova` have the same place in their pages.
+    ///
+    /// # Safety
+    /// As [`register`](Self::register), for every mapping of the buffer.
+    #[doc(alias = "ibv_reg_dmabuf_mr")]
+    pub unsafe fn register_dmabuf(
+        pd: &ProtectionDomain,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        iova: u64,
+        access: AccessFlags,
+    ) -> Result<Self, Error> {
+        let verb = "ibv_reg_dmabuf_mr";
+        let raw_pd = pd.raw_checked(verb)?;
+        let (fd, access) = (fd.as_raw_fd(), access.bits().cast_signed());
+        // SAFETY: the domain is live and the descriptor open; the caller answers for the memory.
+        let raw = unsafe { sys::ibv_reg_dmabuf_mr(raw_pd, offset, len, iova, fd, access) };
+        let raw = from_pointer(verb, raw)
+            .map_err(|e| e.with_detail(format!("{len} bytes at {offset:#x} of descriptor {fd}")))?;
+        // SAFETY: the region was just made and needs its domain, which is its parent.
+        let owned = unsafe { Owned::new(raw, pd.context().origin(), pd.clone()) };
+        Ok(Self { owned, iova })
+    }
+
+    /// Asks for the pages of `sges` to be brought in, of regions registered on demand; `wait` until
+    /// that is done, otherwise it is a hint.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) where library or device cannot.
+    #[doc(alias = "ibv_advise_mr")]
+    pub fn prefetch(
+        pd: &ProtectionDomain,
+        sges: &[Sge],
+        advice: Advice,
+        wait: bool,
+    ) -> Result<(), Error> {
+        let verb = "ibv_advise_mr";
+        let raw_pd = pd.raw_checked(verb)?;
+        let list = SgeList::new(sges);
+        let flags = if wait {
+            sys::IBV_ADVISE_MR_FLAG_FLUSH
+        } else {
+            0
+        };
+        let advice = sys::ib_uverbs_advise_mr_advice(advice.raw());
+        let count = list.count.cast_unsigned();
+        // SAFETY: the domain is live and the list has that many entries; what they name is looked up
+        // by key, and only paged in.
+        let ret = unsafe { sys::ibv_advise_mr(raw_pd, advice, flags, list.pointer, count) };
+        from_return(verb, ret)
     }
 
     /// The key for this side's requests.

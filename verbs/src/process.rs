@@ -3,7 +3,10 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rdma_core_sys as sys;
+
 use crate::error::{Error, ErrorKind};
+use crate::flags::open_enum;
 
 /// The process that made an object.
 ///
@@ -97,6 +100,26 @@ fn map_page() -> Option<&'static AtomicU32> {
 fn map_page() -> Option<&'static AtomicU32> {
     static WORD: AtomicU32 = AtomicU32::new(0);
     Some(&WORD)
+}
+
+open_enum! {
+    /// What a fork does to memory that is registered.
+    #[doc(alias = "ibv_fork_status")]
+    ForkSupport(u32) {
+        /// The child may get the parent's pages: the parent's registrations go stale.
+        DISABLED = sys::ibv_fork_status::IBV_FORK_DISABLED.0, "disabled";
+        /// Registered pages are left out of the child.
+        ENABLED = sys::ibv_fork_status::IBV_FORK_ENABLED.0, "enabled";
+        /// The kernel copies registered pages for the child (Linux 5.12 and later).
+        UNNEEDED = sys::ibv_fork_status::IBV_FORK_UNNEEDED.0, "not needed";
+    }
+}
+
+/// What a fork does to the parent's registrations. In the child they cannot be used in any case.
+#[doc(alias = "ibv_is_fork_initialized")]
+pub fn fork_support() -> ForkSupport {
+    // SAFETY: the call has no precondition.
+    ForkSupport::from_raw(unsafe { sys::ibv_is_fork_initialized() }.0)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ mod draining;
 mod events;
 mod limits;
 mod objects;
+mod optional;
 mod ports;
 mod posting;
 mod types;
@@ -23,6 +24,7 @@ pub(crate) fn tests() -> Vec<Test> {
         posting::tests(),
         events::tests(),
         types::tests(),
+        optional::tests(),
         windows::tests(),
         draining::tests(),
         async_events::tests(),

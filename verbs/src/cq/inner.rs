@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rdma_core_sys as sys;
 
@@ -11,7 +11,7 @@ use super::channel::{CompletionChannel, EventCount};
 use super::room::Room;
 use super::{PollError, WorkCompletion};
 use crate::context::Context;
-use crate::error::CloseError;
+use crate::error::{CloseError, Error, ErrorKind, from_return};
 use crate::owned::{Destroy, Owned};
 use crate::process::Origin;
 use crate::registry::Registered;
@@ -43,6 +43,8 @@ pub(crate) struct CqInner {
     acknowledge: Acknowledge,
     pub(super) owned: Owned<sys::ibv_cq, CqParents>,
     pub(crate) room: Room,
+    /// Held while the size is changed.
+    resizing: Mutex<()>,
 }
 
 impl CqInner {
@@ -54,6 +56,7 @@ impl CqInner {
             acknowledge: Acknowledge::of(&owned),
             owned,
             room: Room::new(entries, allow_overrun),
+            resizing: Mutex::new(()),
         }
     }
 
@@ -88,6 +91,43 @@ impl CqInner {
         &self.owned.parents().context
     }
 
+    /// Changes the size.
+    pub(super) fn resize(&self, wanted: u32) -> Result<(), Error> {
+        let verb = "ibv_resize_cq";
+        let raw = self.owned.raw_checked(verb)?;
+        let max = self.context().attributes().max_cqe();
+        let Some(c_wanted) = i32::try_from(wanted)
+            .ok()
+            .filter(|_| (1..=max).contains(&wanted))
+        else {
+            return Err(Error::refused(
+                verb,
+                ErrorKind::Limit,
+                format!(
+                    "{wanted} entries asked, device {} allows 1 to {max}",
+                    self.context().name()
+                ),
+            ));
+        };
+        let _resizing = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.room.entries();
+        if wanted < before {
+            // Nobody is promised what is about to go.
+            self.room.resize(wanted)?;
+        }
+        // SAFETY: the queue is live; the lock keeps other resizes away.
+        let ret = unsafe { sys::ibv_resize_cq(raw, c_wanted) };
+        let result = from_return(verb, ret).map_err(|e| e.with_detail(format!("{wanted} entries")));
+        let now = match result {
+            // SAFETY: the queue is live; only a resize writes the field.
+            Ok(()) => u32::try_from(unsafe { (*raw).cqe }).unwrap_or(wanted),
+            Err(_) => before,
+        };
+        // Larger than what was promised meanwhile, in any case.
+        self.room.resize(now)?;
+        result
+    }
+
     /// Destroys the queue, or gives it back.
     pub(super) fn close(self) -> Result<(), CloseError<Self>> {
         let Self {
@@ -95,6 +135,7 @@ impl CqInner {
             acknowledge,
             owned,
             room,
+            resizing,
         } = self;
         drop(registered);
         drop(acknowledge);
@@ -105,6 +146,7 @@ impl CqInner {
                 acknowledge: Acknowledge::of(&owned),
                 owned,
                 room,
+                resizing,
             },
         })
     }

@@ -173,6 +173,17 @@ impl CompletionQueue {
         self.inner.room.entries()
     }
 
+    /// Makes the queue at least `entries` entries large; what is in it stays.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Limit`] for 0, a size above the device's limit or below what is promised to
+    /// queue pairs; [`ErrorKind::Unsupported`] where the device cannot; EINVAL when more completions
+    /// are in it. Its size is as before then.
+    #[doc(alias = "ibv_resize_cq")]
+    pub fn resize(&self, entries: u32) -> Result<(), Error> {
+        self.inner.resize(entries)
+    }
+
     /// The device it is of.
     pub fn context(&self) -> &Context {
         self.inner.context()

@@ -62,6 +62,27 @@ impl Room {
             })
     }
 
+    /// Changes the size to `entries`, if what is promised fits.
+    pub(super) fn resize(&self, entries: u32) -> Result<(), Error> {
+        let fits = |word| {
+            let (_, promised) = unpack(word);
+            (promised <= entries || self.allow_overrun).then(|| pack(entries, promised))
+        };
+        self.word
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, fits)
+            .map(|_| ())
+            .map_err(|word| {
+                Error::refused(
+                    "ibv_resize_cq",
+                    ErrorKind::Limit,
+                    format!(
+                        "{entries} entries asked, {} are promised to queue pairs",
+                        unpack(word).1
+                    ),
+                )
+            })
+    }
+
     fn release(&self, entries: u32) {
         // The promised half was raised by as much before, so this does not borrow from the other.
         self.word.fetch_sub(u64::from(entries), Ordering::AcqRel);
@@ -133,6 +154,19 @@ mod tests {
         room.release(6);
         room.reserve("test", 10).expect("all are free again");
         assert_eq!(room.entries(), 10);
+    }
+
+    #[test]
+    fn a_queue_does_not_shrink_below_what_is_promised() {
+        let room = Room::new(10, false);
+        room.reserve("test", 6).expect("room");
+        let error = room.resize(5).expect_err("six are promised");
+        assert_eq!((error.kind(), room.entries()), (ErrorKind::Limit, 10));
+        room.resize(6).expect("just enough");
+        room.reserve("test", 1).expect_err("full");
+        room.resize(7).expect("larger");
+        room.reserve("test", 1).expect("one more");
+        assert_eq!(room.entries(), 7);
     }
 
     #[test]

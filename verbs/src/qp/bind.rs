@@ -37,7 +37,7 @@ impl QueuePair {
         }
         if window.window_type() != WindowType::TYPE_1 {
             // Before it can be bound, so that it is never bound to a queue pair that is gone.
-            self.windows.add(window);
+            self.attached.windows.add(window);
         }
         window.bind_with(self.number(), |mw, old| {
             if window.window_type() == WindowType::TYPE_1 {

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex};
 
 use rdma_core_sys as sys;
 
+use super::multicast::Groups;
 use super::opcodes::OpcodeSet;
 use super::state::{QpState, QpType};
-use super::{Facts, Parents, QueuePair, RecvRoom};
+use super::{Attached, Facts, Parents, QueuePair, RecvRoom};
 use crate::cq::{CompletionQueue, CqRoom};
 use crate::error::{Error, ErrorKind, from_pointer};
 use crate::mw::BoundWindows;
@@ -202,7 +203,11 @@ impl<'a> QueuePairBuilder<'a> {
         // SAFETY: the queue pair is live; its number never changes.
         let number = unsafe { (*owned.raw()).qp_num };
         Ok(QueuePair {
-            windows: BoundWindows::new(number, owned.origin()),
+            attached: Box::new(Attached {
+                windows: BoundWindows::new(number, owned.origin()),
+                // SAFETY: `QueuePair` drops what is attached before itself.
+                groups: unsafe { Groups::new(owned.non_null(), owned.origin()) },
+            }),
             owned,
             facts: Facts {
                 qp_type: self.qp_type,

@@ -4,6 +4,7 @@ mod bind;
 mod builder;
 mod change;
 mod drain;
+mod multicast;
 mod opcodes;
 mod post;
 mod request;
@@ -25,6 +26,7 @@ pub use self::transition::{InitAttributes, PathMtu, RtrAttributes, RtsAttributes
 
 pub(crate) use self::post::post_receives;
 
+use self::multicast::Groups;
 use self::opcodes::OpcodeSet;
 use crate::context::Context;
 use crate::cq::{CompletionQueue, CqInner, CqRoom};
@@ -52,11 +54,17 @@ unsafe impl Destroy for sys::ibv_qp {
 /// queue, which nobody counts: poll it empty before another queue pair is attached to it.
 #[doc(alias = "ibv_qp")]
 pub struct QueuePair {
-    // Dropped in this order: a device waits for windows that are bound to the queue pair.
-    windows: BoundWindows,
+    // Dropped before the queue pair.
+    attached: Box<Attached>,
     // Boxed, since posting does not need them.
     owned: Owned<sys::ibv_qp, Box<Parents>>,
     facts: Facts,
+}
+
+/// What has to leave a queue pair before a device lets it go.
+struct Attached {
+    windows: BoundWindows,
+    groups: Groups,
 }
 
 /// What is known of a queue pair without asking the device.
@@ -146,19 +154,20 @@ impl QueuePair {
     /// Destroys the queue pair now. After `Ok` the device touches no memory through it.
     ///
     /// # Errors
-    /// EBUSY while it is attached to a multicast group; windows bound through it are freed already.
+    /// The errno of the call. Windows bound through it are freed and groups are left already.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn close(self) -> Result<(), CloseError<Self>> {
         let Self {
-            mut windows,
+            mut attached,
             owned,
             facts,
         } = self;
-        windows.free();
+        attached.windows.free();
+        attached.groups.leave();
         owned.close().map_err(|(error, owned)| CloseError {
             error,
             handle: Self {
-                windows,
+                attached,
                 owned,
                 facts,
             },
