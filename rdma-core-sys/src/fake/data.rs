@@ -20,9 +20,11 @@ enum Outcome {
     Wait,
     /// It is over.
     Done(ibv_wc_status),
+    /// It is over, and the peer's queue pair fails with it.
+    Both(ibv_wc_status),
 }
 
-use Outcome::{Done, Wait};
+use Outcome::{Both, Done, Wait};
 
 const SUCCESS: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
 
@@ -274,6 +276,14 @@ impl World {
             match self.execute(address, &wqe) {
                 Wait => return,
                 Done(status) => self.finish_send(address, &wqe, status),
+                Both(status) => {
+                    let peer = self.qps.find(address).map_or(0, |qp| qp.attr.dest_qp_num);
+                    // In this order, or the peer's end would set off the same request again.
+                    self.finish_send(address, &wqe, status);
+                    if let Some(&peer) = self.numbers.get(&peer) {
+                        self.fail(peer);
+                    }
+                }
             }
         }
     }
@@ -296,14 +306,6 @@ impl World {
         let Some(qp) = self.qps.find(address) else {
             return;
         };
-        // It may have been flushed meanwhile, by an error that it caused at the peer.
-        if qp
-            .sends
-            .front()
-            .is_none_or(|front| front.number != wqe.number)
-        {
-            return;
-        }
         qp.sends.pop_front();
         let signaled = qp.signals_all() || is(wqe.flags, ibv_send_flags::IBV_SEND_SIGNALED);
         let (cq, number) = (qp.send_cq, qp.number);
@@ -429,12 +431,10 @@ impl World {
             || (reads && reads_allowed == 0)
             || (is_atomic(wqe.opcode) && wqe.remote_addr & 7 != 0);
         if refused {
-            self.fail(peer_address);
-            return Done(ibv_wc_status::IBV_WC_REM_INV_REQ_ERR);
+            return Both(ibv_wc_status::IBV_WC_REM_INV_REQ_ERR);
         }
         let Some(remote) = self.remote(peer_pd, wqe.rkey, wqe.remote_addr, len, needed) else {
-            self.fail(peer_address);
-            return Done(ibv_wc_status::IBV_WC_REM_ACCESS_ERR);
+            return Both(ibv_wc_status::IBV_WC_REM_ACCESS_ERR);
         };
         if is_atomic(wqe.opcode) {
             // SAFETY: the region allows it, so its owner keeps the memory mapped.
@@ -501,7 +501,11 @@ impl World {
             )
         };
         self.finish_recv(peer, wqe, theirs, opcode, len);
-        Done(ours)
+        if ours == SUCCESS {
+            Done(ours)
+        } else {
+            Both(ours)
+        }
     }
 
     /// Completes the receive at the head of a queue.
@@ -537,9 +541,6 @@ impl World {
                 frees: (address, false, recv.number),
             },
         );
-        if status != SUCCESS {
-            self.fail(address);
-        }
     }
 
     /// Where in memory the pieces of a request are, if their keys allow it.
