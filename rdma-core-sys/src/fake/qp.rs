@@ -61,6 +61,8 @@ pub(super) struct Qp {
     pub(super) recv_cq: usize,
     pub(super) number: u32,
     pub(super) qp_type: ibv_qp_type,
+    /// The driver checks transitions itself, and the kernel's table does not apply.
+    iwarp: bool,
     pub(super) state: ibv_qp_state,
     /// What was set so far.
     pub(super) attr: ibv_qp_attr,
@@ -156,6 +158,7 @@ unsafe extern "C" fn ibv_create_qp(
         recv_cq: recv_cq.addr(),
         number,
         qp_type: init.qp_type,
+        iwarp,
         state: ibv_qp_state::IBV_QPS_RESET,
         attr: ibv_qp_attr::default(),
         send: slots(init.cap.max_send_wr),
@@ -240,11 +243,13 @@ impl World {
         } else {
             qp.state
         };
-        let (required, optional) =
-            transitions::attributes(qp.qp_type, qp.state, to).ok_or(libc::EINVAL)?;
-        let given = mask & !A::IBV_QP_STATE.0;
-        if given & required != required || given & !(required | optional) != 0 {
-            return Err(libc::EINVAL);
+        if !qp.iwarp {
+            let (required, optional) =
+                transitions::attributes(qp.qp_type, qp.state, to).ok_or(libc::EINVAL)?;
+            let given = mask & !A::IBV_QP_STATE.0;
+            if given & required != required || given & !(required | optional) != 0 {
+                return Err(libc::EINVAL);
+            }
         }
         if has(A::IBV_QP_PORT) && attr.port_num != 1
             || has(A::IBV_QP_PKEY_INDEX) && attr.pkey_index != 0

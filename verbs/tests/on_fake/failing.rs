@@ -105,7 +105,8 @@ fn a_failing_call_leaves_nothing_behind_and_names_itself_and_its_errno() {
             }
         }
     }
-    assert!(tried >= 72, "{tried} failures tried");
+    let least = if cfg!(miri) { 60 } else { 72 };
+    assert!(tried >= least, "{tried} failures tried");
     fake.finish();
 }
 

@@ -46,6 +46,8 @@ pub(in super::super) struct Connection {
     pub(in super::super) stage: Stage,
     active: Option<usize>,
     passive: Option<usize>,
+    /// Whether the event that brings the passive side's id was not got yet.
+    unread: bool,
     request: Offer,
     answer: Offer,
     iwarp: bool,
@@ -149,6 +151,7 @@ unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, conn_param: *mut rdma_con
             stage: Stage::Requested,
             active: Some(address),
             passive: None,
+            unread: false,
             request,
             answer: Offer::default(),
             iwarp,
@@ -205,6 +208,9 @@ unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, conn_param: *mut rdma_con
             depths,
             effect: Effect::NewId { connection: number },
         };
+        if let Some(connection) = world.cm.connections.get_mut(&number) {
+            connection.unread = true;
+        }
         world.push(event);
         Ok(())
     }))
@@ -234,6 +240,7 @@ impl World {
         id.connection = Some((connection, Side::Passive));
         if let Some(found) = self.cm.connections.get_mut(&connection) {
             found.passive = Some(pointer.addr());
+            found.unread = false;
             let (client, server) = found.addresses;
             id.context = Some(found.context);
             (id.local, id.peer) = (Some(server), Some(client));
@@ -312,9 +319,9 @@ impl World {
         if let Some(connection) = self.cm.connections.get_mut(&number) {
             match side {
                 Side::Active => connection.active = None,
-                Side::Passive => connection.passive = None,
+                Side::Passive => (connection.passive, connection.unread) = (None, false),
             }
-            if connection.active.is_none() && connection.passive.is_none() {
+            if connection.active.is_none() && connection.passive.is_none() && !connection.unread {
                 self.cm.connections.remove(&number);
             }
         }

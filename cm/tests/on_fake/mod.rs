@@ -1,0 +1,5 @@
+mod addresses;
+mod common;
+mod events;
+mod failing;
+mod handshake;
