@@ -58,3 +58,48 @@ fn every_operation_moves_every_byte() {
     drop((pair, regions));
     fake.finish();
 }
+
+#[test]
+fn either_side_writes_and_reads() {
+    const LEN: usize = 96;
+    let fake = control::session();
+    let pair = Pair::new().expect("a connection");
+    let regions = Regions::new(&pair, LEN).expect("regions");
+    let mut found = vec![0; LEN];
+    regions.server.store(0, &pattern(1, LEN)).expect("store");
+    let (to, from) = (regions.of_client.as_span(), regions.server.as_span());
+    pair.server
+        .write(to, from, Signal::Always, 1)
+        .expect("write");
+    completed(pair.server.cq());
+    regions.client.load(0, &mut found).expect("load");
+    assert_eq!(found, pattern(1, LEN));
+    regions.client.store(0, &pattern(2, LEN)).expect("store");
+    pair.server.read(from, to, Signal::Always, 2).expect("read");
+    completed(pair.server.cq());
+    regions.server.load(0, &mut found).expect("load");
+    assert_eq!(found, pattern(2, LEN));
+    drop((pair, regions));
+    fake.finish();
+}
+
+#[test]
+fn parts_of_regions_are_written_where_they_are_meant_to_be() {
+    let fake = control::session();
+    let pair = Pair::new().expect("a connection");
+    let regions = Regions::new(&pair, 32).expect("regions");
+    regions.client.store(0, &pattern(1, 32)).expect("store");
+    let to = regions.of_server.span(20..25).expect("a part");
+    let from = regions.client.span(3..8).expect("a part");
+    pair.client
+        .write(to, from, Signal::Always, 1)
+        .expect("write");
+    completed(pair.client.cq());
+    let mut found = [0; 32];
+    regions.server.load(0, &mut found).expect("load");
+    let mut expected = [0; 32];
+    expected[20..25].copy_from_slice(&pattern(1, 32)[3..8]);
+    assert_eq!(found, expected);
+    drop((pair, regions));
+    fake.finish();
+}
