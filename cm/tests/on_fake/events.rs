@@ -10,7 +10,9 @@ use super::common::{accept, accepted, connect, established, iwarp, listen, roce,
 
 /// All kinds that the headers know, some that they do not, and data that may come with them.
 fn every_event(mut run: impl FnMut(u32, i32, Option<&[u8]>)) {
-    let kinds = if cfg!(miri) { 0..=16 } else { 0..=20 };
+    // Miri takes its time: those that change the most, and one unknown.
+    let few = [0, 4, 8, 9, 11, 16];
+    let kinds = (0..=20).filter(|kind| !cfg!(miri) || few.contains(kind));
     for kind in kinds.chain([u32::MAX]) {
         run(kind, 0, None);
         if !cfg!(miri) {

@@ -10,14 +10,10 @@ use super::super::device::{Devices, SCOPE};
 use super::super::table::CBox;
 use super::super::world::{World, wait_until};
 use super::super::{by_errno, enter};
+use super::connection::Side;
 use super::event::{Effect, Pending};
-use super::handshake::Side;
 use super::{address, is_wildcard_for};
-use crate::bindings::{
-    __be16, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_AFONLY,
-    RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_TOS, rdma_cm_event_type, rdma_cm_id,
-    rdma_event_channel, rdma_port_space,
-};
+use crate::bindings::{rdma_cm_event_type, rdma_cm_id, rdma_event_channel, rdma_port_space};
 
 #[derive(Debug)]
 pub(in super::super) struct Id {
@@ -29,7 +25,7 @@ pub(in super::super) struct Id {
     pub(super) route: bool,
     /// How many requests may wait; set while it listens.
     pub(super) backlog: Option<usize>,
-    reuse: bool,
+    pub(super) reuse: bool,
     /// Events that were got, and that were acknowledged.
     pub(super) got: u32,
     pub(super) acknowledged: u32,
@@ -369,61 +365,6 @@ unsafe extern "C" fn rdma_migrate_id(
         }));
         Ok(())
     }))
-}
-
-/// # Safety
-/// - As in C.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_set_option(
-    id: *mut rdma_cm_id,
-    level: c_int,
-    optname: c_int,
-    optval: *mut c_void,
-    optlen: usize,
-) -> c_int {
-    let call = "rdma_set_option";
-    by_errno(enter(call).and_then(|mut world| {
-        let state = world.cm.ids.of(call, id);
-        if level.cast_unsigned() != RDMA_OPTION_ID {
-            return Err(libc::ENOSYS);
-        }
-        match (optname.cast_unsigned(), optlen) {
-            (RDMA_OPTION_ID_TOS | RDMA_OPTION_ID_ACK_TIMEOUT, 1) | (RDMA_OPTION_ID_AFONLY, 4) => {
-                Ok(())
-            }
-            (RDMA_OPTION_ID_REUSEADDR, 4) => {
-                // SAFETY: the caller gives as many bytes as told.
-                state.reuse = unsafe { optval.cast::<c_int>().read_unaligned() } != 0;
-                Ok(())
-            }
-            (
-                RDMA_OPTION_ID_TOS
-                | RDMA_OPTION_ID_ACK_TIMEOUT
-                | RDMA_OPTION_ID_AFONLY
-                | RDMA_OPTION_ID_REUSEADDR,
-                _,
-            ) => Err(libc::EINVAL),
-            _ => Err(libc::ENOSYS),
-        }
-    }))
-}
-
-/// # Safety
-/// - As in C.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> __be16 {
-    let mut world = super::super::world::lock();
-    let local = world.cm.ids.of("rdma_get_src_port", id).local;
-    local.map_or(0, |addr| addr.port().to_be())
-}
-
-/// # Safety
-/// - As in C.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> __be16 {
-    let mut world = super::super::world::lock();
-    let peer = world.cm.ids.of("rdma_get_dst_port", id).peer;
-    peer.map_or(0, |addr| addr.port().to_be())
 }
 
 impl Id {

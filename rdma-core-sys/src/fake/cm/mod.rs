@@ -1,16 +1,19 @@
 //! The connection manager: event channels, ids, and connections between ids of this process.
 
 mod address;
+mod connection;
 mod event;
 mod handshake;
 mod id;
+mod options;
+mod qp_attr;
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
 use std::prelude::rust_2024::*;
 
+pub(super) use self::connection::{Connection, Side, Stage};
 pub(super) use self::event::{Channel, Delivered};
-pub(super) use self::handshake::{Connection, Side, Stage};
 pub(super) use self::id::Id;
 
 use super::table::Table;
