@@ -1,4 +1,5 @@
 mod addresses;
+mod blocking;
 mod common;
 mod events;
 mod failing;
