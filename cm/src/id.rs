@@ -52,7 +52,12 @@ impl Drop for Inner {
             drop(unsafe { Weak::from_raw(context.cast::<Self>().cast_const()) });
         } else {
             let error = verbs::Error::last_os("rdma_destroy_id");
-            tracing::warn!(%error, "id could not be destroyed; it is leaked");
+            tracing::warn!(%error, "id could not be destroyed; it is leaked with its channel");
+            let channel = self
+                .channel
+                .get_mut()
+                .unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(channel.clone());
         }
     }
 }

@@ -26,6 +26,9 @@
     reason = "the names are those of the C headers"
 )]
 
+#[cfg(rdma_fake)]
+extern crate std;
+
 #[cfg(not(feature = "bindgen"))]
 #[rustfmt::skip]
 #[allow(
@@ -52,6 +55,8 @@ mod bindings {
     include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
 }
 mod constants;
+#[cfg(rdma_fake)]
+pub mod fake;
 mod inline;
 mod unions;
 #[cfg(not(rdma_core_has_flush))]

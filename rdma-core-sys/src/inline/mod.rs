@@ -44,7 +44,7 @@ pub use self::wr::*;
 use core::ffi::c_int;
 
 /// Sets this thread's errno.
-fn set_errno(value: c_int) {
+pub(crate) fn set_errno(value: c_int) {
     // SAFETY: the call has no precondition.
     let place = unsafe { libc::__errno_location() };
     // SAFETY: the C library gives the address of this thread's own variable, which lives as long as the thread.

@@ -1,0 +1,132 @@
+//! Every call made to fail, on either side: the error names it, and nothing is left.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use cm::verbs::sys::fake::control::{self, Session};
+use cm::{ConnParams, ConnectionEvent, Deadline, Error, ListenOptions, Listener};
+
+use super::common::{iwarp, queue_pair, resolve, roce, soon};
+
+/// A connection from its beginning to its end; the first error ends it.
+fn a_whole_connection(addr: SocketAddr) -> Result<(), Error> {
+    let mut options = ListenOptions::default();
+    options.id.type_of_service = Some(4);
+    let listener = Listener::bind(addr, &options)?;
+    let resolved = resolve(listener.local_addr())?;
+    let qp = queue_pair(resolved.context())?;
+    resolved.init_qp(&qp)?;
+    let client = resolved.connect(qp, &ConnParams::default(), b"request")?;
+    let request = listener.next_request(soon())?;
+    let qp = queue_pair(request.context())?;
+    request.init_qp(&qp)?;
+    let server = request.accept(qp, &ConnParams::default(), b"answer")?;
+    client.wait_established(soon())?;
+    server.wait_established(soon())?;
+    client.disconnect()?;
+    for end in [&server, &client] {
+        // Nobody answers where the other side's answer was made to fail.
+        let a_while = Deadline::after(Duration::from_millis(300));
+        assert_eq!(end.next_event(a_while)?, ConnectionEvent::Disconnected);
+    }
+    Ok(())
+}
+
+/// A request that is refused.
+fn a_rejection(addr: SocketAddr) -> Result<(), Error> {
+    let listener = Listener::bind(addr, &ListenOptions::default())?;
+    let resolved = resolve(listener.local_addr())?;
+    let qp = queue_pair(resolved.context())?;
+    resolved.init_qp(&qp)?;
+    let client = resolved.connect(qp, &ConnParams::default(), b"")?;
+    listener.next_request(soon())?.reject(b"no")?;
+    match client.wait_established(soon()) {
+        Err(Error::Rejected { .. }) => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => panic!("rejected and established"),
+    }
+}
+
+/// Those tell nobody, or leak by design.
+fn tells_nobody(call: &str) -> bool {
+    ["ibv_de", "rdma_destroy", "rdma_free", "rdma_ack"]
+        .iter()
+        .any(|prefix| call.starts_with(prefix))
+}
+
+fn each_call_fails(fake: &Session, run: impl Fn() -> Result<(), Error>, expected: usize) {
+    run().expect("the devices become known");
+    let before = fake.calls().len();
+    run().expect("nothing fails");
+    let calls = fake.calls().split_off(before);
+    let mut names = calls.clone();
+    names.sort_unstable();
+    names.dedup();
+    names.retain(|name| !tells_nobody(name));
+    assert!(names.len() >= expected, "{names:?}");
+    for name in names {
+        let count = calls.iter().filter(|call| **call == name).count();
+        // Miri takes its time: the steps that have the most to undo.
+        let few = ["rdma_init_qp_attr", "rdma_accept", "rdma_establish"];
+        let count = match (cfg!(miri), few.contains(&name)) {
+            (true, false) => 0,
+            (true, true) => 1,
+            (false, _) => count,
+        };
+        for after in 0..count {
+            for errno in [libc::EIO, libc::ENOMEM] {
+                fake.fail(name, after, errno);
+                let result = run();
+                fake.heal();
+                let what = format!("{name} {after} {errno}: {result:?}");
+                assert_eq!(fake.left_over(), Vec::<String>::new(), "{what}");
+                match result {
+                    Err(Error::Call(error)) => {
+                        assert_eq!((error.verb(), error.errno()), (name, Some(errno)), "{what}");
+                    }
+                    // The error was met where nobody is there to be told, as in a drop.
+                    Ok(()) => {
+                        let quiet = ["ibv_modify_qp", "rdma_disconnect", "rdma_reject"];
+                        assert!(quiet.contains(&name), "{what}");
+                    }
+                    Err(Error::TimedOut { .. }) if name == "rdma_disconnect" => {}
+                    Err(_) => panic!("{what}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn each_call_of_a_connection_fails() {
+    let fake = control::session();
+    each_call_fails(&fake, || a_whole_connection(roce()), 18);
+    fake.finish();
+}
+
+#[test]
+fn each_call_of_a_connection_on_iwarp_fails() {
+    let fake = control::session();
+    each_call_fails(&fake, || a_whole_connection(iwarp()), 17);
+    fake.finish();
+}
+
+#[test]
+fn each_call_of_a_rejection_fails() {
+    let fake = control::session();
+    each_call_fails(&fake, || a_rejection(roce()), 14);
+    fake.finish();
+}
+
+#[test]
+fn leaks_an_id_that_cannot_be_destroyed_and_goes_on() {
+    let fake = control::session();
+    a_whole_connection(roce()).expect("nothing fails");
+    let count = fake.count("rdma_destroy_id");
+    for after in 0..count {
+        fake.fail("rdma_destroy_id", after, libc::EIO);
+        a_whole_connection(roce()).expect("a drop tells nobody");
+        assert!(fake.faults_happened());
+    }
+    fake.discard();
+}

@@ -1,0 +1,6 @@
+mod addresses;
+mod blocking;
+mod common;
+mod events;
+mod failing;
+mod handshake;

@@ -1,0 +1,304 @@
+//! Completion channels and completion queues.
+
+use core::ffi::{c_int, c_uint, c_void};
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::prelude::rust_2024::*;
+
+use super::readiness::Readiness;
+use super::table::CBox;
+use super::world::{World, changed, lock, sleep, wait_until};
+use super::{by_errno, by_return, enter, null, violation};
+use crate::bindings::{ibv_comp_channel, ibv_context, ibv_cq, ibv_wc, ibv_wc_opcode};
+
+#[derive(Debug)]
+pub(super) struct Channel {
+    pub(super) c: CBox<ibv_comp_channel>,
+    pub(super) context: usize,
+    ready: Readiness,
+    /// Queues that have something, in order.
+    events: VecDeque<usize>,
+    users: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Armed {
+    No,
+    Solicited,
+    Any,
+}
+
+#[derive(Debug)]
+pub(super) struct Cq {
+    pub(super) c: CBox<ibv_cq>,
+    pub(super) context: usize,
+    channel: Option<usize>,
+    entries: VecDeque<Entry>,
+    size: usize,
+    armed: Armed,
+    /// Events that were got, and that were acknowledged.
+    got: u32,
+    acknowledged: u32,
+    pub(super) users: usize,
+    /// Being destroyed: gives no more events.
+    dying: bool,
+}
+
+/// A completion, and what becomes free when it is polled.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) wc: ibv_wc,
+    pub(super) solicited: bool,
+    /// The queue pair, whether it is of its send queue, and how many requests are over with it.
+    pub(super) frees: (usize, bool, u64),
+}
+
+/// # Safety
+/// - As in C.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    let mut world = match enter("ibv_create_comp_channel") {
+        Ok(world) => world,
+        Err(errno) => return null(errno),
+    };
+    world.devices.check("ibv_create_comp_channel", context);
+    let ready = match Readiness::new() {
+        Ok(ready) => ready,
+        Err(errno) => return null(errno),
+    };
+    let c = CBox::new(ibv_comp_channel {
+        context,
+        fd: ready.fd(),
+        refcnt: 0,
+    });
+    let pointer = c.as_ptr();
+    let channel = Channel {
+        c,
+        context: context.addr(),
+        ready,
+        events: VecDeque::new(),
+        users: 0,
+    };
+    world.channels.insert(pointer.addr(), channel);
+    pointer
+}
+
+/// # Safety
+/// - As in C.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    by_return(enter("ibv_destroy_comp_channel").and_then(|mut world| {
+        if world.channels.of("ibv_destroy_comp_channel", channel).users > 0 {
+            return Err(libc::EBUSY);
+        }
+        if let Some(channel) = world.channels.remove(channel.addr()) {
+            channel.c.retire();
+        }
+        Ok(())
+    }))
+}
+
+/// # Safety
+/// - As in C.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    comp_vector: c_int,
+) -> *mut ibv_cq {
+    let mut world = match enter("ibv_create_cq") {
+        Ok(world) => world,
+        Err(errno) => return null(errno),
+    };
+    world.devices.check("ibv_create_cq", context);
+    let size = match usize::try_from(cqe) {
+        Ok(asked @ 1..)
+            if cqe.cast_unsigned() <= super::device::MAX_CQE && (0..2).contains(&comp_vector) =>
+        {
+            asked
+        }
+        _ => return null(libc::EINVAL),
+    };
+    if !channel.is_null() {
+        world.channels.of("ibv_create_cq", channel).users += 1;
+    }
+    let handle = world.number();
+    let c = CBox::new(ibv_cq {
+        context,
+        channel,
+        cq_context,
+        handle,
+        cqe,
+        ..ibv_cq::default()
+    });
+    let pointer = c.as_ptr();
+    let cq = Cq {
+        c,
+        context: context.addr(),
+        channel: (!channel.is_null()).then(|| channel.addr()),
+        entries: VecDeque::new(),
+        size,
+        armed: Armed::No,
+        got: 0,
+        acknowledged: 0,
+        users: 0,
+        dying: false,
+    };
+    world.cqs.insert(pointer.addr(), cq);
+    pointer
+}
+
+/// # Safety
+/// - As in C.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+    let call = "ibv_destroy_cq";
+    by_return(enter(call).and_then(|mut world| {
+        let address = cq.addr();
+        let state = world.cqs.of(call, cq);
+        if state.users > 0 {
+            return Err(libc::EBUSY);
+        }
+        state.dying = true;
+        let channel = state.channel;
+        if let Some(channel) = channel {
+            let channel = world.channels.at(call, channel);
+            channel.events.retain(|&of| of != address);
+            channel.ready.show(!channel.events.is_empty());
+        }
+        let why = "events of the completion queue were got and never acknowledged";
+        let mut world = wait_until(world, call, why, |world| {
+            let cq = world.cqs.at(call, address);
+            cq.got == cq.acknowledged
+        });
+        if let Some(channel) = channel {
+            world.channels.at(call, channel).users -= 1;
+        }
+        if let Some(cq) = world.cqs.remove(address) {
+            cq.c.retire();
+        }
+        Ok(())
+    }))
+}
+
+/// # Safety
+/// - As in C.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    let call = "ibv_get_cq_event";
+    by_errno(enter(call).and_then(|mut world| {
+        let address = loop {
+            let state = world.channels.of(call, channel);
+            if let Some(address) = state.events.pop_front() {
+                state.ready.show(!state.events.is_empty());
+                break address;
+            }
+            if state.ready.is_non_blocking() {
+                return Err(libc::EAGAIN);
+            }
+            world = sleep(world, Duration::from_millis(100));
+        };
+        let state = world.cqs.at(call, address);
+        state.got += 1;
+        let pointer = state.c.as_ptr();
+        // SAFETY: the queue is in the table, so it is live; the field is set once.
+        let context = unsafe { (*pointer).cq_context };
+        // SAFETY: the caller gives a place for the pointer.
+        unsafe { cq.write(pointer) };
+        // SAFETY: the caller gives a place for the pointer.
+        unsafe { cq_context.write(context) };
+        Ok(())
+    }))
+}
+
+/// # Safety
+/// - As in C.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) {
+    let call = "ibv_ack_cq_events";
+    if let Ok(mut world) = enter(call) {
+        let cq = world.cqs.of(call, cq);
+        cq.acknowledged += nevents;
+        if cq.acknowledged > cq.got {
+            let (got, acknowledged) = (cq.got, cq.acknowledged);
+            violation(&std::format!(
+                "{call}: {acknowledged} events acknowledged, {got} were got"
+            ));
+        }
+        changed();
+    }
+}
+
+pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    let call = "ibv_req_notify_cq";
+    by_return(enter(call).map(|mut world| {
+        let cq = world.cqs.of(call, cq);
+        if solicited_only == 0 {
+            cq.armed = Armed::Any;
+        } else if cq.armed == Armed::No {
+            cq.armed = Armed::Solicited;
+        }
+    }))
+}
+
+pub(super) unsafe extern "C" fn poll_cq(
+    cq: *mut ibv_cq,
+    num_entries: c_int,
+    wc: *mut ibv_wc,
+) -> c_int {
+    let call = "ibv_poll_cq";
+    let mut world = lock();
+    if let Err(errno) = world.record(call) {
+        return -errno;
+    }
+    let room = usize::try_from(num_entries).unwrap_or(0);
+    let mut got = 0;
+    while got < room {
+        let Some(entry) = world.cqs.of(call, cq).entries.pop_front() else {
+            break;
+        };
+        let (qp, is_send, over) = entry.frees;
+        if let Some(qp) = world.qps.find(qp) {
+            qp.free(is_send, over);
+        }
+        // SAFETY: the caller gives room for that many completions.
+        unsafe { wc.wrapping_add(got).write(entry.wc) };
+        got += 1;
+    }
+    got.try_into().unwrap_or(c_int::MAX)
+}
+
+impl World {
+    /// Puts a completion into a queue, and an event into its channel where one was asked for.
+    pub(super) fn complete(&mut self, cq: usize, mut entry: Entry) {
+        if let Some(opcode) = self.knobs.opcodes.pop_front() {
+            entry.wc.opcode = ibv_wc_opcode(opcode.cast_signed().cast_unsigned());
+        }
+        // A queue pair outlives neither of its queues.
+        let state = self.cqs.at("a completion", cq);
+        if state.entries.len() >= state.size {
+            self.overruns += 1;
+            return;
+        }
+        let wakes = match state.armed {
+            Armed::No => false,
+            Armed::Solicited => entry.solicited || entry.wc.status.0 != 0,
+            Armed::Any => true,
+        };
+        state.entries.push_back(entry);
+        let Some(channel) = state.channel.filter(|_| wakes && !state.dying) else {
+            return;
+        };
+        state.armed = Armed::No;
+        let channel = self.channels.at("a completion event", channel);
+        channel.events.push_back(cq);
+        channel.ready.show(true);
+        changed();
+    }
+}

@@ -1,0 +1,207 @@
+//! Posting: what is taken into the queues.
+
+use core::ffi::c_int;
+use std::prelude::rust_2024::*;
+
+use super::super::control::{PostedRecv, PostedSend, PostedSge};
+use super::super::memory;
+use super::super::qp::{Rqe, Wqe};
+use super::super::world::{World, lock};
+use super::{completion_opcode, is, is_atomic, total};
+use crate::bindings::{ibv_qp, ibv_qp_state, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge};
+
+/// # Safety
+/// - `list` points to `count` entries.
+unsafe fn sges_of(list: *const ibv_sge, count: usize) -> Vec<ibv_sge> {
+    // SAFETY: the caller vouches for the entries.
+    (0..count)
+        .map(|index| unsafe { list.wrapping_add(index).read() })
+        .collect()
+}
+
+fn posted(sges: &[ibv_sge]) -> Vec<PostedSge> {
+    sges.iter()
+        .map(|sge| PostedSge {
+            addr: sge.addr,
+            length: sge.length,
+            lkey: sge.lkey,
+        })
+        .collect()
+}
+
+pub(in crate::fake) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad_wr: *mut *mut ibv_send_wr,
+) -> c_int {
+    let call = "ibv_post_send";
+    let mut world = lock();
+    let refuse = |errno: c_int, bad: *mut ibv_send_wr| {
+        // SAFETY: the caller gives a place for the pointer.
+        unsafe { bad_wr.write(bad) };
+        errno
+    };
+    if let Err(errno) = world.record(call) {
+        return refuse(errno, wr);
+    }
+    let address = qp.addr();
+    world.qps.of(call, qp);
+    let mut next = wr;
+    while !next.is_null() {
+        // SAFETY: the list is made of whole requests.
+        let request = unsafe { next.read() };
+        // SAFETY: as the caller of this function promised for every request.
+        if let Err(errno) = unsafe { world.enqueue(address, &request) } {
+            // What was queued before is carried out.
+            world.progress(address);
+            return refuse(errno, next);
+        }
+        next = request.next;
+    }
+    let state = world.qps.of(call, qp).state;
+    if core::mem::take(&mut world.knobs.lose_doorbell) {
+        return refuse(libc::EINVAL, core::ptr::null_mut());
+    }
+    if !matches!(
+        state,
+        ibv_qp_state::IBV_QPS_RTS | ibv_qp_state::IBV_QPS_SQD | ibv_qp_state::IBV_QPS_ERR
+    ) {
+        // Refused, and carried out once the queue pair may send: SoftRoCE does so.
+        return refuse(libc::EINVAL, core::ptr::null_mut());
+    }
+    world.progress(address);
+    0
+}
+
+pub(in crate::fake) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let call = "ibv_post_recv";
+    let mut world = lock();
+    let refuse = |errno: c_int, bad: *mut ibv_recv_wr| {
+        // SAFETY: the caller gives a place for the pointer.
+        unsafe { bad_wr.write(bad) };
+        errno
+    };
+    if let Err(errno) = world.record(call) {
+        return refuse(errno, wr);
+    }
+    let address = qp.addr();
+    let mut next = wr;
+    let mut result = 0;
+    while !next.is_null() {
+        // SAFETY: the list is made of whole requests.
+        let request = unsafe { next.read() };
+        let state = world.qps.of(call, qp);
+        let count = usize::try_from(request.num_sge).unwrap_or(usize::MAX);
+        let errno = if state.state == ibv_qp_state::IBV_QPS_RESET
+            || count > state.cap().max_recv_sge as usize
+        {
+            libc::EINVAL
+        } else if state.recv.is_full() {
+            libc::ENOMEM
+        } else {
+            0
+        };
+        if errno != 0 {
+            result = refuse(errno, next);
+            break;
+        }
+        // SAFETY: the list has as many entries as the request says.
+        let sges = unsafe { sges_of(request.sg_list, count) };
+        state.recv.posted += 1;
+        let number = state.recv.posted;
+        let record = PostedRecv {
+            qp_num: state.number,
+            wr_id: request.wr_id,
+            sges: posted(&sges),
+        };
+        state.recvs.push_back(Rqe {
+            wr_id: request.wr_id,
+            sges,
+            number,
+        });
+        world.recvs.push(record);
+        next = request.next;
+    }
+    let (number, other) = {
+        let qp = world.qps.of(call, qp);
+        (qp.number, qp.attr.dest_qp_num)
+    };
+    world.progress(address);
+    // The peer may have waited for it.
+    world.progress_peer(number, other);
+    result
+}
+
+impl World {
+    /// Takes a request into the queue, or gives the errno.
+    ///
+    /// # Safety
+    /// - The request's list is whole, and for an inline request the memory that it names is readable.
+    unsafe fn enqueue(&mut self, address: usize, request: &ibv_send_wr) -> Result<(), c_int> {
+        let qp = self.qps.at("ibv_post_send", address);
+        let count = usize::try_from(request.num_sge).map_err(|_| libc::EINVAL)?;
+        if count > qp.cap().max_send_sge as usize || completion_opcode(request.opcode.0).is_none() {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: the list has as many entries as the request says.
+        let sges = unsafe { sges_of(request.sg_list, count) };
+        let is_inline = is(request.send_flags, ibv_send_flags::IBV_SEND_INLINE);
+        if is_inline && total(&sges) > u64::from(qp.cap().max_inline_data) {
+            return Err(libc::EINVAL);
+        }
+        if is_atomic(request.opcode.0) && total(&sges) != 8 {
+            return Err(libc::EINVAL);
+        }
+        if qp.send.is_full() {
+            return Err(libc::ENOMEM);
+        }
+        let inline = is_inline.then(|| {
+            // SAFETY: the caller vouches for the memory of an inline request.
+            sges.iter()
+                .flat_map(|sge| unsafe { memory::copy(sge.addr, sge.length as usize) })
+                .collect()
+        });
+        // SAFETY: every arm of the union is plain integers, and the request is written as a whole.
+        let atomic = unsafe { request.wr.atomic };
+        // SAFETY: as above.
+        let rdma = unsafe { request.wr.rdma };
+        // SAFETY: as above.
+        let imm = unsafe { request.__bindgen_anon_1.imm_data };
+        qp.send.posted += 1;
+        let rkey = if is_atomic(request.opcode.0) {
+            atomic.rkey
+        } else {
+            rdma.rkey
+        };
+        let wqe = Wqe {
+            wr_id: request.wr_id,
+            opcode: request.opcode.0,
+            flags: request.send_flags,
+            sges,
+            inline,
+            imm,
+            remote_addr: rdma.remote_addr,
+            rkey,
+            operands: [atomic.compare_add, atomic.swap],
+            number: qp.send.posted,
+        };
+        let record = PostedSend {
+            qp_num: qp.number,
+            wr_id: wqe.wr_id,
+            opcode: wqe.opcode,
+            flags: wqe.flags,
+            sges: posted(&wqe.sges),
+            inline: wqe.inline.clone(),
+            imm: u32::from_be(imm),
+            remote_addr: wqe.remote_addr,
+            rkey,
+        };
+        qp.sends.push_back(wqe);
+        self.sends.push(record);
+        Ok(())
+    }
+}

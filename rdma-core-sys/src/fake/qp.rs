@@ -1,0 +1,340 @@
+//! Queue pairs and their states.
+
+use core::ffi::{c_int, c_void};
+use std::collections::VecDeque;
+use std::prelude::rust_2024::*;
+
+use super::device::{MAX_INLINE, MAX_SGE, MAX_WR};
+use super::table::CBox;
+use super::world::World;
+use super::{by_return, enter, null, transitions};
+use crate::bindings::{
+    ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_state,
+    ibv_qp_type, ibv_sge,
+};
+
+/// A send request in the queue.
+#[derive(Debug, Clone)]
+pub(super) struct Wqe {
+    pub(super) wr_id: u64,
+    pub(super) opcode: u32,
+    pub(super) flags: u32,
+    pub(super) sges: Vec<ibv_sge>,
+    /// The bytes of an inline request.
+    pub(super) inline: Option<Vec<u8>>,
+    pub(super) imm: u32,
+    pub(super) remote_addr: u64,
+    pub(super) rkey: u32,
+    /// Operands of an atomic.
+    pub(super) operands: [u64; 2],
+    /// How many requests were posted up to and with this one.
+    pub(super) number: u64,
+}
+
+/// A receive in the queue.
+#[derive(Debug, Clone)]
+pub(super) struct Rqe {
+    pub(super) wr_id: u64,
+    pub(super) sges: Vec<ibv_sge>,
+    pub(super) number: u64,
+}
+
+/// One of the two queues: how many requests were posted, and how many of those are known to be over.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    pub(super) posted: u64,
+    over: u64,
+    pub(super) size: u64,
+}
+
+impl Slots {
+    pub(super) fn is_full(&self) -> bool {
+        self.posted - self.over >= self.size
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Qp {
+    pub(super) c: CBox<ibv_qp>,
+    pub(super) pd: usize,
+    pub(super) send_cq: usize,
+    pub(super) recv_cq: usize,
+    pub(super) number: u32,
+    pub(super) qp_type: ibv_qp_type,
+    /// The driver checks transitions itself, and the kernel's table does not apply.
+    iwarp: bool,
+    pub(super) state: ibv_qp_state,
+    /// What was set so far.
+    pub(super) attr: ibv_qp_attr,
+    init: ibv_qp_init_attr,
+    pub(super) send: Slots,
+    pub(super) recv: Slots,
+    pub(super) sends: VecDeque<Wqe>,
+    pub(super) recvs: VecDeque<Rqe>,
+}
+
+// SAFETY: the pointers in `init` are only handed back to who gave them.
+unsafe impl Send for Qp {}
+
+impl Qp {
+    /// Gives slots back: all up to the request whose completion was polled.
+    pub(super) fn free(&mut self, is_send: bool, over: u64) {
+        let slots = if is_send {
+            &mut self.send
+        } else {
+            &mut self.recv
+        };
+        slots.over = slots.over.max(over);
+    }
+
+    pub(super) fn signals_all(&self) -> bool {
+        self.init.sq_sig_all != 0
+    }
+
+    pub(super) fn cap(&self) -> &ibv_qp_cap {
+        &self.init.cap
+    }
+}
+
+/// # Safety
+/// - As in C.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_qp(
+    pd: *mut ibv_pd,
+    qp_init_attr: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    let call = "ibv_create_qp";
+    let mut world = match enter(call) {
+        Ok(world) => world,
+        Err(errno) => return null(errno),
+    };
+    let context = world.pds.of(call, pd).context;
+    // SAFETY: the caller gives a filled struct.
+    let mut init = unsafe { qp_init_attr.read() };
+    let iwarp = world.devices.is_iwarp(context);
+    let (send_cq, recv_cq) = (init.send_cq, init.recv_cq);
+    for cq in [send_cq, recv_cq] {
+        if world.cqs.of(call, cq).context != context {
+            return null(libc::EINVAL);
+        }
+    }
+    let cap = &mut init.cap;
+    if !init.srq.is_null() || (iwarp && init.qp_type != ibv_qp_type::IBV_QPT_RC) {
+        return null(libc::EOPNOTSUPP);
+    }
+    if cap.max_send_wr > MAX_WR
+        || cap.max_recv_wr > MAX_WR
+        || cap.max_send_sge > MAX_SGE
+        || cap.max_recv_sge > MAX_SGE
+        || cap.max_inline_data > MAX_INLINE
+    {
+        return null(libc::EINVAL);
+    }
+    let handle = world.number();
+    let number = handle + 16;
+    let c = CBox::new(ibv_qp {
+        context: world.devices.context(context),
+        qp_context: init.qp_context,
+        pd,
+        send_cq,
+        recv_cq,
+        handle,
+        qp_num: number,
+        state: ibv_qp_state::IBV_QPS_RESET,
+        qp_type: init.qp_type,
+        ..ibv_qp::default()
+    });
+    // SAFETY: the caller gives a struct that the call may write the granted sizes into.
+    unsafe { qp_init_attr.write(init) };
+    let (pointer, address) = (c.as_ptr(), c.address());
+    let slots = |size: u32| Slots {
+        size: size.into(),
+        ..Slots::default()
+    };
+    let qp = Qp {
+        c,
+        pd: pd.addr(),
+        send_cq: send_cq.addr(),
+        recv_cq: recv_cq.addr(),
+        number,
+        qp_type: init.qp_type,
+        iwarp,
+        state: ibv_qp_state::IBV_QPS_RESET,
+        attr: ibv_qp_attr::default(),
+        send: slots(init.cap.max_send_wr),
+        recv: slots(init.cap.max_recv_wr),
+        init,
+        sends: VecDeque::new(),
+        recvs: VecDeque::new(),
+    };
+    world.pds.of(call, pd).users += 1;
+    world.cqs.of(call, send_cq).users += 1;
+    world.cqs.of(call, recv_cq).users += 1;
+    world.numbers.insert(number, address);
+    world.qps.insert(address, qp);
+    pointer
+}
+
+/// # Safety
+/// - As in C.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    let call = "ibv_destroy_qp";
+    by_return(enter(call).map(|mut world| {
+        world.qps.of(call, qp);
+        let Some(qp) = world.qps.remove(qp.addr()) else {
+            return;
+        };
+        world.numbers.remove(&qp.number);
+        world.pds.at(call, qp.pd).users -= 1;
+        world.cqs.at(call, qp.send_cq).users -= 1;
+        world.cqs.at(call, qp.recv_cq).users -= 1;
+        let (number, other) = (qp.number, qp.attr.dest_qp_num);
+        qp.c.retire();
+        // What the peer has under way towards it now ends.
+        world.progress_peer(number, other);
+    }))
+}
+
+/// # Safety
+/// - As in C.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    attr_mask: c_int,
+) -> c_int {
+    let call = "ibv_modify_qp";
+    by_return(enter(call).and_then(|mut world| {
+        // SAFETY: the caller gives a filled struct.
+        let attr = unsafe { attr.read() };
+        let address = qp.addr();
+        world.qps.of(call, qp);
+        world.modify(address, &attr, attr_mask.cast_unsigned())?;
+        let state = world.qps.of(call, qp).state;
+        if attr_mask.cast_unsigned() & ibv_qp_attr_mask::IBV_QP_STATE.0 != 0 {
+            // SAFETY: the queue pair is in the table, so it is live; the library writes the field as well.
+            unsafe { (*qp).state = state };
+        }
+        world.progress(address);
+        let (number, other) = {
+            let qp = world.qps.of(call, qp);
+            (qp.number, qp.attr.dest_qp_num)
+        };
+        world.progress_peer(number, other);
+        Ok(())
+    }))
+}
+
+impl World {
+    /// Checks the attributes against the kernel's table and sets them.
+    pub(super) fn modify(
+        &mut self,
+        address: usize,
+        attr: &ibv_qp_attr,
+        mask: u32,
+    ) -> Result<(), c_int> {
+        use ibv_qp_attr_mask as A;
+
+        let qp = self.qps.at("ibv_modify_qp", address);
+        let has = |bit: A| mask & bit.0 != 0;
+        let to = if has(A::IBV_QP_STATE) {
+            attr.qp_state
+        } else {
+            qp.state
+        };
+        if !qp.iwarp {
+            let (required, optional) =
+                transitions::attributes(qp.qp_type, qp.state, to).ok_or(libc::EINVAL)?;
+            let given = mask & !A::IBV_QP_STATE.0;
+            if given & required != required || given & !(required | optional) != 0 {
+                return Err(libc::EINVAL);
+            }
+        }
+        if has(A::IBV_QP_PORT) && attr.port_num != 1
+            || has(A::IBV_QP_PKEY_INDEX) && attr.pkey_index != 0
+            || has(A::IBV_QP_AV) && attr.ah_attr.is_global != 1
+            || has(A::IBV_QP_TIMEOUT) && attr.timeout > 31
+            || has(A::IBV_QP_RETRY_CNT) && attr.retry_cnt > 7
+            || has(A::IBV_QP_RNR_RETRY) && attr.rnr_retry > 7
+            || has(A::IBV_QP_MIN_RNR_TIMER) && attr.min_rnr_timer > 31
+            || has(A::IBV_QP_MAX_QP_RD_ATOMIC) && attr.max_rd_atomic > super::device::MAX_READS
+            || has(A::IBV_QP_MAX_DEST_RD_ATOMIC)
+                && attr.max_dest_rd_atomic > super::device::MAX_READS
+        {
+            return Err(libc::EINVAL);
+        }
+        macro_rules! set {
+            ($($bit:ident => $field:ident),* $(,)?) => {
+                $(if has(A::$bit) { qp.attr.$field = attr.$field; })*
+            };
+        }
+        set! {
+            IBV_QP_ACCESS_FLAGS => qp_access_flags,
+            IBV_QP_PKEY_INDEX => pkey_index,
+            IBV_QP_PORT => port_num,
+            IBV_QP_QKEY => qkey,
+            IBV_QP_AV => ah_attr,
+            IBV_QP_PATH_MTU => path_mtu,
+            IBV_QP_TIMEOUT => timeout,
+            IBV_QP_RETRY_CNT => retry_cnt,
+            IBV_QP_RNR_RETRY => rnr_retry,
+            IBV_QP_RQ_PSN => rq_psn,
+            IBV_QP_MAX_QP_RD_ATOMIC => max_rd_atomic,
+            IBV_QP_MIN_RNR_TIMER => min_rnr_timer,
+            IBV_QP_SQ_PSN => sq_psn,
+            IBV_QP_MAX_DEST_RD_ATOMIC => max_dest_rd_atomic,
+            IBV_QP_DEST_QPN => dest_qp_num,
+        }
+        qp.state = to;
+        if to == ibv_qp_state::IBV_QPS_RESET {
+            qp.sends.clear();
+            qp.recvs.clear();
+            (qp.send.over, qp.recv.over) = (qp.send.posted, qp.recv.posted);
+        }
+        Ok(())
+    }
+
+    /// Brings a queue pair to RTS as an iWARP connection does, by number.
+    pub(super) fn iwarp_ready(&mut self, number: u32, peer: u32) {
+        let Some(&address) = self.numbers.get(&number) else {
+            return;
+        };
+        let qp = self.qps.at("an iWARP connection", address);
+        qp.state = ibv_qp_state::IBV_QPS_RTS;
+        qp.attr.dest_qp_num = peer;
+        qp.attr.max_dest_rd_atomic = super::device::MAX_READS;
+        qp.attr.rnr_retry = 7;
+        self.progress(address);
+    }
+}
+
+/// # Safety
+/// - As in C.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _attr_mask: c_int,
+    init_attr: *mut ibv_qp_init_attr,
+) -> c_int {
+    let call = "ibv_query_qp";
+    by_return(enter(call).map(|mut world| {
+        let state = world.qps.of(call, qp);
+        let mut now = state.attr;
+        now.qp_state = state.state;
+        now.cur_qp_state = state.state;
+        now.cap = state.init.cap;
+        // SAFETY: the caller gives a place for the struct.
+        unsafe { attr.write(now) };
+        // SAFETY: the caller gives a place for the struct.
+        unsafe { init_attr.write(state.init) };
+        // SAFETY: the queue pair is in the table, so it is live; the library writes the field as well.
+        unsafe { (*qp).state = state.state };
+    }))
+}
+
+const _: () = assert!(
+    size_of::<*mut c_void>() == 8,
+    "addresses are carried in 64 bits"
+);

@@ -1,0 +1,7 @@
+mod common;
+mod connecting;
+mod failing;
+mod faults;
+mod queues;
+mod regions;
+mod transfer;

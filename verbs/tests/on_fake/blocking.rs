@@ -1,0 +1,98 @@
+//! What would hang on a device is found out: each in a process of its own, which the fake ends.
+#![cfg(not(miri))]
+
+use std::mem::ManuallyDrop;
+use std::process::Command;
+use std::ptr;
+use std::time::Duration;
+
+use verbs::sys;
+use verbs::sys::fake::control;
+use verbs::{CompletionQueue, RecvRequest};
+
+use super::common::{Pair, to_init};
+
+/// Runs one of the ignored tests below, and gives what it wrote on its way out.
+fn stderr_of(test: &str) -> String {
+    let output = Command::new(std::env::current_exe().expect("this program"))
+        .args([
+            "--ignored",
+            "--exact",
+            &format!("on_fake::blocking::{test}"),
+        ])
+        .output()
+        .expect("the test starts");
+    assert!(!output.status.success(), "{test} went well");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A queue with one event in its channel.
+fn queue_with_event(pair: &Pair) -> &CompletionQueue {
+    to_init(&pair.a).expect("INIT");
+    pair.a_cq.arm().expect("armed");
+    // SAFETY: the request names no memory.
+    unsafe { pair.a.post_recv(&mut RecvRequest::new(1, &[])) }.expect("a receive");
+    pair.a.set_error().expect("ERR");
+    &pair.a_cq
+}
+
+#[test]
+#[ignore = "run by the test below"]
+fn takes_an_event_past_the_wrapper() {
+    let fake = control::session();
+    fake.set_patience(Duration::from_millis(50));
+    let pair = Pair::in_reset().expect("a pair");
+    let raw = queue_with_event(&pair).as_raw();
+    // SAFETY: the queue is live and has a channel.
+    let channel = unsafe { (*raw).channel };
+    let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+    // SAFETY: the channel is live and both places are valid.
+    let ret = unsafe { sys::ibv_get_cq_event(channel, &mut cq, &mut context) };
+    assert_eq!(ret, 0);
+    drop(pair);
+    fake.finish();
+}
+
+#[test]
+fn a_queue_that_is_destroyed_with_an_event_outstanding_is_reported() {
+    let text = stderr_of("takes_an_event_past_the_wrapper");
+    assert!(
+        text.contains("ibv_destroy_cq would block for ever"),
+        "{text}"
+    );
+}
+
+#[test]
+#[ignore = "run by the test below"]
+fn acknowledges_an_event_too_many() {
+    let _fake = control::session();
+    let pair = ManuallyDrop::new(Pair::in_reset().expect("a pair"));
+    // SAFETY: the queue is live; that no event was got is what the fake is to find out.
+    unsafe { sys::ibv_ack_cq_events(pair.a_cq.as_raw(), 1) };
+}
+
+#[test]
+fn an_acknowledgement_too_many_is_reported() {
+    let text = stderr_of("acknowledges_an_event_too_many");
+    assert!(text.contains("1 events acknowledged, 0 were got"), "{text}");
+}
+
+#[test]
+#[ignore = "run by the test below"]
+fn uses_a_queue_pair_after_its_end() {
+    let _fake = control::session();
+    let pair = Pair::in_reset().expect("a pair");
+    let raw = pair.a.as_raw();
+    drop(pair);
+    // SAFETY: none; that the queue pair is gone is what the fake is to find out.
+    unsafe { sys::ibv_destroy_qp(raw) };
+}
+
+#[test]
+fn a_handle_used_after_its_end_is_reported() {
+    let text = stderr_of("uses_a_queue_pair_after_its_end");
+    assert!(
+        text.contains("ibv_destroy_qp was given a queue pair that was destroyed"),
+        "{text}"
+    );
+}

@@ -1,0 +1,6 @@
+mod blocking;
+mod common;
+mod completions;
+mod drops;
+mod failing;
+mod posting;
