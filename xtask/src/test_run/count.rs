@@ -73,16 +73,17 @@ fn without_colours(line: &str) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Minimum {
     pub(crate) host: u64,
+    pub(crate) fake: u64,
     pub(crate) device: u64,
 }
 
 impl Minimum {
-    /// Reads lines `host=N` and `device=N`; `#` begins a comment.
+    /// Reads lines `host=N`, `fake=N` and `device=N`; `#` begins a comment.
     ///
     /// # Errors
-    /// When a line is something else, or one of the two is missing.
+    /// When a line is something else, or one of the three is missing.
     pub(crate) fn parse(text: &str) -> Result<Self> {
-        let (mut host, mut device) = (None, None);
+        let (mut host, mut fake, mut device) = (None, None, None);
         for line in text.lines() {
             let line = line.split('#').next().unwrap_or_default().trim();
             if line.is_empty() {
@@ -94,13 +95,18 @@ impl Minimum {
                 .map(|(name, value)| (name.trim(), number(value)))
             {
                 Some(("host", Some(number))) => host = Some(number),
+                Some(("fake", Some(number))) => fake = Some(number),
                 Some(("device", Some(number))) => device = Some(number),
-                _ => return Err(Error::new(format!("'{line}' is not host=N or device=N"))),
+                _ => {
+                    return Err(Error::new(format!(
+                        "'{line}' is not host=N, fake=N or device=N"
+                    )));
+                }
             }
         }
-        match (host, device) {
-            (Some(host), Some(device)) => Ok(Self { host, device }),
-            _ => Err(Error::new("host=N or device=N is missing")),
+        match (host, fake, device) {
+            (Some(host), Some(fake), Some(device)) => Ok(Self { host, fake, device }),
+            _ => Err(Error::new("host=N, fake=N or device=N is missing")),
         }
     }
 }
@@ -164,19 +170,21 @@ mod tests {
 
     #[test]
     fn the_minimum_is_read_with_comments_and_refused_when_broken() {
-        let minimum = Minimum::parse("# why\nhost = 12 # unit tests\n\ndevice=3\n").unwrap();
+        let minimum =
+            Minimum::parse("# why\nhost = 12 # unit tests\nfake=1\n\ndevice=3\n").unwrap();
         assert_eq!(
             minimum,
             Minimum {
                 host: 12,
+                fake: 1,
                 device: 3
             }
         );
         for bad in [
             "",
-            "host=1",
-            "host=1\ndevice=x",
-            "host=1\ndevice=2\nother=3",
+            "host=1\ndevice=2",
+            "host=1\nfake=1\ndevice=x",
+            "host=1\nfake=1\ndevice=2\nother=3",
             "host",
         ] {
             Minimum::parse(bad).unwrap_err();
@@ -187,7 +195,7 @@ mod tests {
     fn the_committed_minimum_can_be_read() {
         let minimum = Minimum::parse(include_str!("../../minimum-tests.txt")).unwrap();
         assert!(
-            minimum.host > 0 && minimum.device > 0,
+            minimum.host > 0 && minimum.fake > 0 && minimum.device > 0,
             "a minimum of nothing checks nothing"
         );
     }
