@@ -79,7 +79,7 @@ fn told_of_the_loss(finished: &Finished, code: i32, other: &str) -> Outcome {
 fn server_killed() -> Outcome {
     in_time(|| {
         let server = Server::start(&["--once"])?;
-        let client = running_client(&server, &["-i", "0", "-W", "3", "-s", "4096"])?;
+        let client = running_client(&server, &["-i", "0", "-W", "10", "-s", "4096"])?;
         let since = Instant::now();
         server.child.signal(libc::SIGKILL)?;
         let (client, took) = end_of(client, since)?;
@@ -112,7 +112,7 @@ fn server_killed_as_it_accepts() -> Outcome {
 fn server_stopped() -> Outcome {
     in_time(|| {
         let server = Server::start(&["--once"])?;
-        let client = running_client(&server, &["-i", "0", "-W", "2"])?;
+        let client = running_client(&server, &["-i", "0", "-W", "3"])?;
         let since = Instant::now();
         server.child.signal(libc::SIGSTOP)?;
         let (client, took) = end_of(client, since)?;
@@ -120,7 +120,7 @@ fn server_stopped() -> Outcome {
             &client,
             1,
             &[
-                &format!("no answer from {} within 2 s (round ", server.target),
+                &format!("no answer from {} within 3 s (round ", server.target),
                 "waiting for ",
             ],
         )?;
@@ -130,10 +130,10 @@ fn server_stopped() -> Outcome {
             all_of(&client)
         );
         ensure!(
-            took >= Duration::from_millis(1900),
+            took >= Duration::from_millis(2900),
             "given up after {took:?}"
         );
-        Ok((took, 3 * SECOND))
+        Ok((took, 4 * SECOND))
     })
 }
 
@@ -181,19 +181,19 @@ fn client_killed() -> Outcome {
 fn client_stopped() -> Outcome {
     in_time(|| {
         let server = Server::start(&["--once"])?;
-        let client = running_client(&server, &["-i", "0", "-W", "2"])?;
+        let client = running_client(&server, &["-i", "0", "-W", "3"])?;
         let since = Instant::now();
         client.signal(libc::SIGSTOP)?;
         let target = server.target.clone();
         let (server, took) = end_of(server.child, since)?;
-        explained(&server, 1, &["no answer from ", " within 3 s (round "])?;
+        explained(&server, 1, &["no answer from ", " within 4 s (round "])?;
         ensure!(
-            took >= Duration::from_millis(2900),
+            took >= Duration::from_millis(3900),
             "given up after {took:?}"
         );
         client.signal(libc::SIGCONT)?;
         told_of_the_loss(&client.finish(LIMIT)?, 1, &target)?;
-        Ok((took, 4 * SECOND))
+        Ok((took, 5 * SECOND))
     })
 }
 

@@ -151,7 +151,7 @@ fn documents() -> Outcome {
         ensure_eq!(first["side"], "server", "{first}");
     }
     let server = Server::start(&["--once", "--json"])?;
-    let client = Child::start(server.client(&["-i", "0"]).arg("-W").arg("1"))?;
+    let client = Child::start(&mut server.client(&["-i", "0"]))?;
     // The client has begun when its first line is out.
     client.wait_line("bytes by ", LIMIT)?;
     client.signal(libc::SIGKILL)?;

@@ -225,7 +225,7 @@ fn bad_runs() -> Outcome {
     explained(&run(client_report.of(&mut client))?, 1, &["wrong byte"])?;
     client_report.check("client with a wrong byte")?;
     let mut client = rpma_ping();
-    client.args([&server.target, "-i", "0", "-W", "2"]);
+    client.args([&server.target, "-i", "0", "-W", "10"]);
     let client = Child::start(client_report.of(&mut client))?;
     client.wait_line("seq=2 ", LIMIT)?;
     server.child.signal(libc::SIGKILL)?;
