@@ -184,6 +184,16 @@ impl Drop for IncomingId {
 }
 
 /// Somebody wants to connect. Dropped undecided, the request is rejected.
+///
+/// What it says is borrowed from it, and copied by who wants to keep it:
+///
+/// ```compile_fail,E0505
+/// fn answer(request: cm::Request) {
+///     let said = request.private_data();
+///     let _ = request.reject(b"no");
+///     println!("{said:?}");
+/// }
+/// ```
 #[derive(Debug)]
 #[must_use = "dropping it rejects the request"]
 pub struct Request {

@@ -37,6 +37,11 @@ const PATIENCE: Duration = Duration::from_millis(250);
 /// A new connection is only begun: [`wait_established`](Self::wait_established) or
 /// [`next_event`](Self::next_event) carries the handshake out, and the other side waits for that.
 /// Dropping a connection ends it, and the other side is told.
+///
+/// ```compile_fail,E0277
+/// fn shared_by_threads<T: Sync>() {}
+/// shared_by_threads::<rpma::Connection>();
+/// ```
 #[doc(alias = "rpma_conn")]
 #[derive(Debug)]
 pub struct Connection {

@@ -12,6 +12,16 @@ use crate::error::Error;
 ///
 /// What is in flight afterwards is no matter of the borrow: dropping a region ends its registration
 /// before its memory is unmapped, and requests that are still queued then fail.
+///
+/// A span cannot be kept past its region:
+///
+/// ```compile_fail,E0505
+/// fn keep(region: rpma::LocalRegion) -> u64 {
+///     let span = region.as_span();
+///     drop(region);
+///     span.len()
+/// }
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Span<'a> {
     pub(crate) addr: u64,
