@@ -8,8 +8,8 @@ use rdma_core_sys as sys;
 
 use crate::context::Context;
 use crate::cq::WcSuccess;
-use crate::error::{CloseError, Error, ErrorKind, from_pointer, from_return};
-use crate::owned::{Destroy, Owned};
+use crate::error::{CloseError, Error, from_pointer, from_return};
+use crate::owned::{Destroy, Owned, close_shared};
 use crate::pd::ProtectionDomain;
 use crate::port::Gid;
 
@@ -231,23 +231,15 @@ impl AddressHandle {
     /// Destroys the handle now.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while clones of the handle live.
+    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) while clones of the handle live.
     #[doc(alias = "ibv_destroy_ah")]
     pub fn close(self) -> Result<(), CloseError<Self>> {
-        match Arc::try_unwrap(self.0) {
-            Ok(owned) => owned.close().map_err(|(error, owned)| CloseError {
+        close_shared(self.0, "clones of the address handle still live").map_err(
+            |(error, shared)| CloseError {
                 error,
-                handle: Self(Arc::new(owned)),
-            }),
-            Err(shared) => Err(CloseError {
-                error: Error::refused(
-                    "ibv_destroy_ah",
-                    ErrorKind::Busy,
-                    "clones of the address handle still live",
-                ),
                 handle: Self(shared),
-            }),
-        }
+            },
+        )
     }
 
     /// The C handle, for calls that this crate does not have. It must not be destroyed.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -116,6 +117,20 @@ impl<T: Destroy, P> Owned<T, P> {
     }
 }
 
+/// Destroys an object that clones may share, if this is the last one; otherwise gives it back, with
+/// `in_use` as the reason.
+pub(crate) fn close_shared<T: Destroy, P>(
+    shared: Arc<Owned<T, P>>,
+    in_use: &str,
+) -> Result<(), (Error, Arc<Owned<T, P>>)> {
+    match Arc::try_unwrap(shared) {
+        Ok(owned) => owned
+            .close()
+            .map_err(|(error, owned)| (error, Arc::new(owned))),
+        Err(shared) => Err((Error::refused(T::VERB, ErrorKind::Busy, in_use), shared)),
+    }
+}
+
 impl<T: Destroy, P> Drop for Owned<T, P> {
     fn drop(&mut self) {
         match self.destroy() {
@@ -137,7 +152,6 @@ impl<T: Destroy, P> fmt::Debug for Owned<T, P> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicI32, Ordering};
 
     use super::*;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rdma_core_sys as sys;
 
 use crate::context::Context;
-use crate::error::{CloseError, Error, ErrorKind, from_pointer};
-use crate::owned::{Destroy, Owned};
+use crate::error::{CloseError, Error, from_pointer};
+use crate::owned::{Destroy, Owned, close_shared};
 
 // SAFETY: ibv_dealloc_pd returns EBUSY and changes nothing while the domain is in use.
 unsafe impl Destroy for sys::ibv_pd {
@@ -48,23 +48,17 @@ impl ProtectionDomain {
     /// Frees the domain now.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while other handles or objects of this domain live.
+    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) while other handles or objects of this domain live.
     #[doc(alias = "ibv_dealloc_pd")]
     pub fn close(self) -> Result<(), CloseError<Self>> {
-        match Arc::try_unwrap(self.0) {
-            Ok(owned) => owned.close().map_err(|(error, owned)| CloseError {
-                error,
-                handle: Self(Arc::new(owned)),
-            }),
-            Err(shared) => Err(CloseError {
-                error: Error::refused(
-                    "ibv_dealloc_pd",
-                    ErrorKind::Busy,
-                    "other handles or objects still use the protection domain",
-                ),
-                handle: Self(shared),
-            }),
-        }
+        close_shared(
+            self.0,
+            "other handles or objects still use the protection domain",
+        )
+        .map_err(|(error, shared)| CloseError {
+            error,
+            handle: Self(shared),
+        })
     }
 
     /// The domain, for the call `verb`, unless this is a forked child.
