@@ -39,8 +39,8 @@ open_enum! {
 ///
 /// A window of type 2 that is bound belongs to its queue pair: it is freed when that is dropped
 /// ([`is_freed`](Self::is_freed)), since a device waits for minutes otherwise. A region cannot be
-/// closed while a window is bound to it: invalidate or close the window first. SoftRoCE holds a peer
-/// to the end of the region, not to that of the window.
+/// closed while a window is bound to it: invalidate or close the window first. On SoftRoCE a
+/// write past a window of type 1 succeeds as long as it stays inside the region.
 #[doc(alias = "ibv_mw")]
 #[derive(Clone)]
 pub struct MemoryWindow(Arc<Inner>);

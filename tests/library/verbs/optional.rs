@@ -31,7 +31,7 @@ pub(crate) fn tests() -> Vec<Test> {
             chosen_address,
         ),
         test(
-            "a_dma_buffer_and_a_prefetch_are_unsupported_here_and_say_so",
+            "a_dma_buffer_is_unsupported_here_and_a_prefetch_without_paging_on_demand_is_refused",
             &[Need::Device],
             unsupported,
         ),
