@@ -3,12 +3,13 @@
 use std::any::Any;
 use std::fmt;
 use std::mem::MaybeUninit;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use rdma_core_sys as sys;
 
 use crate::async_event::AsyncEvents;
+use crate::attributes::{DeviceAttributes, ExtendedAttributes};
 use crate::device::{TransportType, device_name};
 use crate::error::{Error, ErrorKind, from_pointer, from_return, last_errno};
 use crate::port::{Gid, PortAttributes, PortState};
@@ -116,6 +117,25 @@ impl Context {
     #[doc(alias = "ibv_query_device")]
     pub fn attributes(&self) -> &DeviceAttributes {
         &self.0.limits
+    }
+
+    /// What the device offers beyond [`attributes`](Self::attributes), asked for now.
+    ///
+    /// Where provider or kernel do not know the query, the plain attributes are in it and the rest
+    /// is 0, as in a device that offers nothing more.
+    ///
+    /// # Errors
+    /// The errno of the call.
+    #[doc(alias = "ibv_query_device_ex")]
+    pub fn query_extended(&self) -> Result<ExtendedAttributes, Error> {
+        let verb = "ibv_query_device_ex";
+        let raw = self.raw_checked(verb)?;
+        let mut attributes = ExtendedAttributes::zeroed();
+        // SAFETY: the context is open, no input is a valid input, and the place is of the size of
+        // this version's struct, which the call is told.
+        let ret = unsafe { sys::ibv_query_device_ex(raw, ptr::null(), attributes.place()) };
+        from_return(verb, ret).map_err(|e| e.with_detail(format!("device {}", self.name())))?;
+        Ok(attributes)
     }
 
     /// What port `port` (from 1) is and can do now.
@@ -278,106 +298,10 @@ impl Drop for Inner {
     }
 }
 
-/// Limits and identity of a device.
-#[doc(alias = "ibv_device_attr")]
-#[derive(Clone, Copy)]
-pub struct DeviceAttributes {
-    raw: sys::ibv_device_attr,
-}
-
-impl DeviceAttributes {
-    fn zeroed() -> Self {
-        // SAFETY: the struct holds only integers and byte arrays, for which zero is a value.
-        let raw = unsafe { MaybeUninit::zeroed().assume_init() };
-        Self { raw }
-    }
-
-    /// Number of ports, which count from 1.
-    pub fn port_count(&self) -> u8 {
-        self.raw.phys_port_cnt
-    }
-
-    /// Most outstanding requests of one queue.
-    pub fn max_qp_wr(&self) -> u32 {
-        positive(self.raw.max_qp_wr)
-    }
-
-    /// Most scatter/gather elements of one request.
-    pub fn max_sge(&self) -> u32 {
-        positive(self.raw.max_sge)
-    }
-
-    /// Most entries of one completion queue.
-    pub fn max_cqe(&self) -> u32 {
-        positive(self.raw.max_cqe)
-    }
-
-    /// Most reads and atomics that one queue pair may have in flight as their target.
-    pub fn max_qp_rd_atom(&self) -> u8 {
-        u8::try_from(positive(self.raw.max_qp_rd_atom)).unwrap_or(u8::MAX)
-    }
-
-    /// Most reads and atomics that one queue pair may have in flight as their initiator.
-    pub fn max_qp_init_rd_atom(&self) -> u8 {
-        u8::try_from(positive(self.raw.max_qp_init_rd_atom)).unwrap_or(u8::MAX)
-    }
-
-    /// Most receives of a shared receive queue.
-    pub fn max_srq_wr(&self) -> u32 {
-        positive(self.raw.max_srq_wr)
-    }
-
-    /// Most scatter/gather elements of one receive of a shared receive queue.
-    pub fn max_srq_sge(&self) -> u32 {
-        positive(self.raw.max_srq_sge)
-    }
-
-    /// Longest memory region, in bytes.
-    pub fn max_mr_size(&self) -> u64 {
-        self.raw.max_mr_size
-    }
-
-    /// Whether the device has memory windows, of any type.
-    pub fn has_windows(&self) -> bool {
-        use sys::ibv_device_cap_flags as flag;
-
-        let any = flag::IBV_DEVICE_MEM_WINDOW.0
-            | flag::IBV_DEVICE_MEM_WINDOW_TYPE_2A.0
-            | flag::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0;
-        self.raw.device_cap_flags & any != 0
-    }
-
-    #[cfg(test)]
-    pub(crate) fn from_raw(raw: sys::ibv_device_attr) -> Self {
-        Self { raw }
-    }
-
-    /// The C struct.
-    pub fn as_raw(&self) -> &sys::ibv_device_attr {
-        &self.raw
-    }
-}
-
-impl fmt::Debug for DeviceAttributes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeviceAttributes")
-            .field("port_count", &self.port_count())
-            .field("max_qp_wr", &self.max_qp_wr())
-            .field("max_sge", &self.max_sge())
-            .field("max_cqe", &self.max_cqe())
-            .finish_non_exhaustive()
-    }
-}
-
-/// C gives counts as signed integers; a negative one means none.
-fn positive(count: i32) -> u32 {
-    u32::try_from(count).unwrap_or(0)
-}
-
 fn query_device(raw: NonNull<sys::ibv_context>) -> Result<DeviceAttributes, Error> {
     let mut attributes = DeviceAttributes::zeroed();
     // SAFETY: the context is open and the place is a whole ibv_device_attr.
-    let ret = unsafe { sys::ibv_query_device(raw.as_ptr(), &mut attributes.raw) };
+    let ret = unsafe { sys::ibv_query_device(raw.as_ptr(), attributes.place()) };
     from_return("ibv_query_device", ret)?;
     Ok(attributes)
 }

@@ -49,6 +49,7 @@
 
 mod ah;
 mod async_event;
+mod attributes;
 mod context;
 mod cq;
 mod deadline;
@@ -70,7 +71,12 @@ pub use rdma_core_sys as sys;
 
 pub use crate::ah::{Address, AddressHandle, GlobalRoute};
 pub use crate::async_event::{AsyncEvent, AsyncEventKind, AsyncEventSource, AsyncEvents};
-pub use crate::context::{Context, DeviceAttributes};
+pub use crate::attributes::{
+    AtomicCapability, CqModerationCaps, DeviceAttributes, DeviceCapFlags, ExtendedAttributes,
+    OdpFlags, OdpTransportFlags, OnDemandPaging, PacketPacingCaps, PciAtomicCaps, RawPacketFlags,
+    RssCaps, TagMatchingCaps, TsoCaps,
+};
+pub use crate::context::Context;
 pub use crate::cq::{
     CompletionChannel, CompletionEvent, CompletionQueue, CompletionQueueBuilder, CqId, PollError,
     WcError, WcOpcode, WcStatus, WcSuccess, WorkCompletion,

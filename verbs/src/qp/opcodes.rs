@@ -4,7 +4,7 @@ use rdma_core_sys as sys;
 
 use super::request::WrOpcode;
 use super::state::QpType;
-use crate::context::DeviceAttributes;
+use crate::attributes::DeviceAttributes;
 use crate::device::TransportType;
 
 /// A set of opcodes: one bit each.

@@ -2,7 +2,7 @@
 
 use super::state::{QpAttributes, QpState, QpType};
 use crate::ah::Address;
-use crate::context::DeviceAttributes;
+use crate::attributes::DeviceAttributes;
 use crate::error::{Error, ErrorKind};
 use crate::flags::{AccessFlags, open_enum};
 use rdma_core_sys as sys;
