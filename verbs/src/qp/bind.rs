@@ -3,8 +3,9 @@
 use rdma_core_sys as sys;
 
 use super::QueuePair;
+use super::opcodes::WrOpcode;
 use super::post::{PostError, PostErrorKind};
-use super::request::{SendRequest, WrOpcode};
+use super::request::SendRequest;
 use super::state::QpState;
 use crate::error::{Error, from_return};
 use crate::flags::SendFlags;

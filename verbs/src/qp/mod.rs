@@ -19,8 +19,9 @@ use rdma_core_sys as sys;
 
 pub use self::bind::InlineRequest;
 pub use self::builder::{Capabilities, QueuePairBuilder};
+pub use self::opcodes::WrOpcode;
 pub use self::post::{PostError, PostErrorKind};
-pub use self::request::{RecvRequest, SendRequest, WrOpcode};
+pub use self::request::{RecvRequest, SendRequest};
 pub use self::state::{QpAttributes, QpState, QpType};
 pub use self::transition::{InitAttributes, PathMtu, RtrAttributes, RtsAttributes};
 

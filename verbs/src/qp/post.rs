@@ -6,7 +6,8 @@ use std::ptr;
 use rdma_core_sys as sys;
 
 use super::QueuePair;
-use super::request::{RecvRequest, SendRequest, WrOpcode};
+use super::opcodes::WrOpcode;
+use super::request::{RecvRequest, SendRequest};
 use super::state::{QpState, QpType};
 use crate::error::{ErrnoText, Error, ErrorKind};
 use crate::flags::SendFlags;

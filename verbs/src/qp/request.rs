@@ -7,56 +7,10 @@ use std::ptr;
 
 use rdma_core_sys as sys;
 
+use super::opcodes::WrOpcode;
 use crate::ah::AddressHandle;
-use crate::flags::{SendFlags, open_enum};
+use crate::flags::SendFlags;
 use crate::mr::{RemoteAddr, RemoteKey, Sge, SgeList};
-
-open_enum! {
-    /// What a send request does.
-    #[doc(alias = "ibv_wr_opcode")]
-    WrOpcode(u32) {
-        /// Write into the peer's memory.
-        RDMA_WRITE = sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE.0, "RDMA write";
-        /// Write, and complete a receive of the peer with 4 bytes.
-        RDMA_WRITE_WITH_IMM = sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM.0, "RDMA write with immediate";
-        /// Send into a receive of the peer.
-        SEND = sys::ibv_wr_opcode::IBV_WR_SEND.0, "send";
-        /// Send with 4 bytes more.
-        SEND_WITH_IMM = sys::ibv_wr_opcode::IBV_WR_SEND_WITH_IMM.0, "send with immediate";
-        /// Read from the peer's memory.
-        RDMA_READ = sys::ibv_wr_opcode::IBV_WR_RDMA_READ.0, "RDMA read";
-        /// Swap 8 bytes of the peer's memory if they are as expected.
-        ATOMIC_CMP_AND_SWP = sys::ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP.0, "compare and swap";
-        /// Add to 8 bytes of the peer's memory.
-        ATOMIC_FETCH_AND_ADD = sys::ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD.0, "fetch and add";
-        /// Invalidate a key of this side.
-        LOCAL_INV = sys::ibv_wr_opcode::IBV_WR_LOCAL_INV.0, "local invalidate";
-        /// Bind a memory window.
-        BIND_MW = sys::ibv_wr_opcode::IBV_WR_BIND_MW.0, "memory window bind";
-        /// Send, and invalidate a key of the peer.
-        SEND_WITH_INV = sys::ibv_wr_opcode::IBV_WR_SEND_WITH_INV.0, "send with invalidate";
-    }
-}
-
-impl WrOpcode {
-    /// Whether it works on 8 bytes of the peer's memory.
-    #[inline]
-    pub(super) fn is_atomic(self) -> bool {
-        matches!(self, Self::ATOMIC_CMP_AND_SWP | Self::ATOMIC_FETCH_AND_ADD)
-    }
-
-    /// Whether the data may be copied while posting.
-    pub(super) fn allows_inline(self) -> bool {
-        matches!(
-            self,
-            Self::SEND
-                | Self::SEND_WITH_IMM
-                | Self::SEND_WITH_INV
-                | Self::RDMA_WRITE
-                | Self::RDMA_WRITE_WITH_IMM
-        )
-    }
-}
 
 /// A request for the send queue: `ibv_send_wr` with the SGE list it borrows.
 #[doc(alias = "ibv_send_wr")]
