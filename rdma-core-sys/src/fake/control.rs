@@ -12,6 +12,8 @@ use core::time::Duration;
 use std::prelude::rust_2024::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+pub use super::ext_control::PostedFlush;
+
 use super::cm::{Side, Stage};
 use super::world::{Fault, World, lock};
 use super::{table, violation};

@@ -5,11 +5,12 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::prelude::rust_2024::*;
 
+use super::ext_cq::Polling;
 use super::readiness::Readiness;
 use super::table::CBox;
 use super::world::{World, changed, lock, sleep, wait_until};
 use super::{by_errno, by_return, enter, null, violation};
-use crate::bindings::{ibv_comp_channel, ibv_context, ibv_cq, ibv_wc, ibv_wc_opcode};
+use crate::bindings::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc, ibv_wc_opcode};
 
 #[derive(Debug)]
 pub(super) struct Channel {
@@ -30,7 +31,9 @@ enum Armed {
 
 #[derive(Debug)]
 pub(super) struct Cq {
-    pub(super) c: CBox<ibv_cq>,
+    /// Extended ones and others: a plain one is the first part.
+    pub(super) c: CBox<ibv_cq_ex>,
+    pub(super) polling: Polling,
     pub(super) context: usize,
     channel: Option<usize>,
     entries: VecDeque<Entry>,
@@ -108,34 +111,51 @@ unsafe extern "C" fn ibv_create_cq(
     channel: *mut ibv_comp_channel,
     comp_vector: c_int,
 ) -> *mut ibv_cq {
-    let mut world = match enter("ibv_create_cq") {
-        Ok(world) => world,
-        Err(errno) => return null(errno),
-    };
-    world.devices.check("ibv_create_cq", context);
+    let call = "ibv_create_cq";
+    enter(call)
+        .and_then(|mut world| {
+            create(
+                &mut world,
+                call,
+                ibv_cq_ex {
+                    context,
+                    channel,
+                    cq_context,
+                    cqe,
+                    ..ibv_cq_ex::default()
+                },
+                comp_vector,
+            )
+        })
+        .map_or_else(null, <*mut ibv_cq_ex>::cast)
+}
+
+/// Makes a completion queue with what the struct says of it.
+pub(super) fn create(
+    world: &mut World,
+    call: &str,
+    mut new: ibv_cq_ex,
+    comp_vector: c_int,
+) -> Result<*mut ibv_cq_ex, c_int> {
+    let (context, channel, cqe) = (new.context, new.channel, new.cqe);
+    world.devices.check(call, context);
     let size = match usize::try_from(cqe) {
         Ok(asked @ 1..)
             if cqe.cast_unsigned() <= super::device::MAX_CQE && (0..2).contains(&comp_vector) =>
         {
             asked
         }
-        _ => return null(libc::EINVAL),
+        _ => return Err(libc::EINVAL),
     };
     if !channel.is_null() {
-        world.channels.of("ibv_create_cq", channel).users += 1;
+        world.channels.of(call, channel).users += 1;
     }
-    let handle = world.number();
-    let c = CBox::new(ibv_cq {
-        context,
-        channel,
-        cq_context,
-        handle,
-        cqe,
-        ..ibv_cq::default()
-    });
+    new.handle = world.number();
+    let c = CBox::new(new);
     let pointer = c.as_ptr();
     let cq = Cq {
         c,
+        polling: Polling::default(),
         context: context.addr(),
         channel: (!channel.is_null()).then(|| channel.addr()),
         entries: VecDeque::new(),
@@ -147,7 +167,7 @@ unsafe extern "C" fn ibv_create_cq(
         dying: false,
     };
     world.cqs.insert(pointer.addr(), cq);
-    pointer
+    Ok(pointer)
 }
 
 /// # Safety
@@ -206,7 +226,7 @@ unsafe extern "C" fn ibv_get_cq_event(
         };
         let state = world.cqs.at(call, address);
         state.got += 1;
-        let pointer = state.c.as_ptr();
+        let pointer: *mut ibv_cq = state.c.as_ptr().cast();
         // SAFETY: the queue is in the table, so it is live; the field is set once.
         let context = unsafe { (*pointer).cq_context };
         // SAFETY: the caller gives a place for the pointer.
@@ -257,16 +277,13 @@ pub(super) unsafe extern "C" fn poll_cq(
     if let Err(errno) = world.record(call) {
         return -errno;
     }
+    let mut world = super::ext_cq::wait_for_end(world, call, cq.addr());
     let room = usize::try_from(num_entries).unwrap_or(0);
     let mut got = 0;
     while got < room {
-        let Some(entry) = world.cqs.of(call, cq).entries.pop_front() else {
+        let Some(entry) = world.take_completion(call, cq.addr()) else {
             break;
         };
-        let (qp, is_send, over) = entry.frees;
-        if let Some(qp) = world.qps.find(qp) {
-            qp.free(is_send, over);
-        }
         // SAFETY: the caller gives room for that many completions.
         unsafe { wc.wrapping_add(got).write(entry.wc) };
         got += 1;
@@ -275,6 +292,16 @@ pub(super) unsafe extern "C" fn poll_cq(
 }
 
 impl World {
+    /// Takes the oldest completion out of a queue, which frees its request's slot.
+    pub(super) fn take_completion(&mut self, call: &str, cq: usize) -> Option<Entry> {
+        let entry = self.cqs.at(call, cq).entries.pop_front()?;
+        let (qp, is_send, over) = entry.frees;
+        if let Some(qp) = self.qps.find(qp) {
+            qp.free(is_send, over);
+        }
+        Some(entry)
+    }
+
     /// Puts a completion into a queue, and an event into its channel where one was asked for.
     pub(super) fn complete(&mut self, cq: usize, mut entry: Entry) {
         if let Some(opcode) = self.knobs.opcodes.pop_front() {

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::prelude::rust_2024::*;
 
 use super::device::{MAX_INLINE, MAX_SGE, MAX_WR};
+use super::ext_qp::{Building, QpMemory};
 use super::table::CBox;
 use super::world::World;
 use super::{by_return, enter, null, transitions};
@@ -49,13 +50,20 @@ pub(super) struct Slots {
 
 impl Slots {
     pub(super) fn is_full(&self) -> bool {
-        self.posted - self.over >= self.size
+        self.is_full_with(0)
+    }
+
+    /// Whether there is no room once so many more are posted.
+    pub(super) fn is_full_with(&self, more: u64) -> bool {
+        self.posted - self.over + more >= self.size
     }
 }
 
 #[derive(Debug)]
 pub(super) struct Qp {
-    pub(super) c: CBox<ibv_qp>,
+    /// Extended ones and others: a plain one is the first part.
+    pub(super) c: CBox<QpMemory>,
+    pub(super) building: Building,
     pub(super) pd: usize,
     pub(super) send_cq: usize,
     pub(super) recv_cq: usize,
@@ -91,6 +99,10 @@ impl Qp {
         self.init.sq_sig_all != 0
     }
 
+    pub(super) fn is_iwarp(&self) -> bool {
+        self.iwarp
+    }
+
     pub(super) fn cap(&self) -> &ibv_qp_cap {
         &self.init.cap
     }
@@ -104,23 +116,33 @@ unsafe extern "C" fn ibv_create_qp(
     qp_init_attr: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
     let call = "ibv_create_qp";
-    let mut world = match enter(call) {
-        Ok(world) => world,
-        Err(errno) => return null(errno),
-    };
+    enter(call)
+        .and_then(|mut world| {
+            // SAFETY: the caller gives a filled struct, which may be written to.
+            let init = unsafe { &mut *qp_init_attr };
+            create(&mut world, call, pd, init)
+        })
+        .map_or_else(null, <*mut QpMemory>::cast)
+}
+
+/// Makes a queue pair, and writes the granted sizes into `init`.
+pub(super) fn create(
+    world: &mut World,
+    call: &str,
+    pd: *mut ibv_pd,
+    init: &mut ibv_qp_init_attr,
+) -> Result<*mut QpMemory, c_int> {
     let context = world.pds.of(call, pd).context;
-    // SAFETY: the caller gives a filled struct.
-    let mut init = unsafe { qp_init_attr.read() };
     let iwarp = world.devices.is_iwarp(context);
     let (send_cq, recv_cq) = (init.send_cq, init.recv_cq);
     for cq in [send_cq, recv_cq] {
         if world.cqs.of(call, cq).context != context {
-            return null(libc::EINVAL);
+            return Err(libc::EINVAL);
         }
     }
     let cap = &mut init.cap;
     if !init.srq.is_null() || (iwarp && init.qp_type != ibv_qp_type::IBV_QPT_RC) {
-        return null(libc::EOPNOTSUPP);
+        return Err(libc::EOPNOTSUPP);
     }
     if cap.max_send_wr > MAX_WR
         || cap.max_recv_wr > MAX_WR
@@ -128,11 +150,11 @@ unsafe extern "C" fn ibv_create_qp(
         || cap.max_recv_sge > MAX_SGE
         || cap.max_inline_data > MAX_INLINE
     {
-        return null(libc::EINVAL);
+        return Err(libc::EINVAL);
     }
     let handle = world.number();
     let number = handle + 16;
-    let c = CBox::new(ibv_qp {
+    let c = CBox::new(QpMemory::new(ibv_qp {
         context: world.devices.context(context),
         qp_context: init.qp_context,
         pd,
@@ -143,9 +165,7 @@ unsafe extern "C" fn ibv_create_qp(
         state: ibv_qp_state::IBV_QPS_RESET,
         qp_type: init.qp_type,
         ..ibv_qp::default()
-    });
-    // SAFETY: the caller gives a struct that the call may write the granted sizes into.
-    unsafe { qp_init_attr.write(init) };
+    }));
     let (pointer, address) = (c.as_ptr(), c.address());
     let slots = |size: u32| Slots {
         size: size.into(),
@@ -153,6 +173,7 @@ unsafe extern "C" fn ibv_create_qp(
     };
     let qp = Qp {
         c,
+        building: Building::default(),
         pd: pd.addr(),
         send_cq: send_cq.addr(),
         recv_cq: recv_cq.addr(),
@@ -163,7 +184,7 @@ unsafe extern "C" fn ibv_create_qp(
         attr: ibv_qp_attr::default(),
         send: slots(init.cap.max_send_wr),
         recv: slots(init.cap.max_recv_wr),
-        init,
+        init: *init,
         sends: VecDeque::new(),
         recvs: VecDeque::new(),
     };
@@ -172,7 +193,7 @@ unsafe extern "C" fn ibv_create_qp(
     world.cqs.of(call, recv_cq).users += 1;
     world.numbers.insert(number, address);
     world.qps.insert(address, qp);
-    pointer
+    Ok(pointer)
 }
 
 /// # Safety

@@ -54,7 +54,6 @@ macro_rules! void_functions {
 }
 
 null_functions! {
-    fn ibv_qp_to_qp_ex(*mut ibv_qp) -> ibv_qp_ex;
     fn ibv_import_device(c_int) -> ibv_context;
     fn ibv_import_pd(*mut ibv_context, u32) -> ibv_pd;
     fn ibv_import_mr(*mut ibv_pd, u32) -> ibv_mr;

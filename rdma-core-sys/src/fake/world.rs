@@ -10,6 +10,7 @@ use std::time::Instant;
 use super::control::{PostedRecv, PostedSend};
 use super::cq::{Channel, Cq};
 use super::device::Devices;
+use super::ext_control;
 use super::objects::{Mr, Pd};
 use super::qp::Qp;
 use super::table::Table;
@@ -105,6 +106,7 @@ pub(super) struct World {
     pub(super) lkeys: BTreeMap<u32, usize>,
     pub(super) rkeys: BTreeMap<u32, usize>,
     pub(super) cm: cm::Manager,
+    pub(super) ext: ext_control::State,
     next: u32,
 }
 
@@ -136,6 +138,7 @@ impl World {
             lkeys: BTreeMap::new(),
             rkeys: BTreeMap::new(),
             cm: cm::Manager::new(),
+            ext: ext_control::State::new(),
             next: 0,
         }
     }
@@ -211,5 +214,6 @@ impl World {
         self.lkeys.clear();
         self.rkeys.clear();
         self.cm.reset();
+        self.ext = ext_control::State::new();
     }
 }

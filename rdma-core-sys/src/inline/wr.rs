@@ -104,7 +104,24 @@ wr_ops! {
 pub type ibv_wr_flush_fn = unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8);
 
 /// Where rdma-core 45 and later have the slot `wr_flush`: right after the last one of rdma-core 44.
-const WR_FLUSH_OFFSET: usize = offset_of!(ibv_qp_ex, wr_atomic_write) + size_of::<usize>();
+pub(crate) const WR_FLUSH_OFFSET: usize =
+    offset_of!(ibv_qp_ex, wr_atomic_write) + size_of::<usize>();
+
+/// The slot `wr_flush` of a queue pair, which lies past the end of the struct as rdma-core 44 has it.
+///
+/// # Safety
+/// - `qp` is a live queue pair that `ibv_qp_to_qp_ex` gave.
+/// - The queue pair was created with `IBV_QP_EX_WITH_FLUSH`. This is what makes it long enough to have the slot: a library or
+///   provider older than rdma-core 45 refuses the bit, and its queue pairs end before the slot.
+#[inline]
+#[must_use]
+pub unsafe fn ibv_qp_ex_wr_flush(qp: *mut ibv_qp_ex) -> Option<ibv_wr_flush_fn> {
+    let slot = qp
+        .wrapping_byte_add(WR_FLUSH_OFFSET)
+        .cast::<Option<ibv_wr_flush_fn>>();
+    // SAFETY: the queue pair knows the flush, so it has the slot, which is as aligned as its neighbours.
+    unsafe { slot.read() }
+}
 
 /// Adds a flush of `len` bytes of remote memory: `type_` is bits of [`ibv_placement_type`](crate::ibv_placement_type),
 /// `level` one of [`ibv_selectivity_level`](crate::ibv_selectivity_level).
@@ -112,8 +129,7 @@ const WR_FLUSH_OFFSET: usize = offset_of!(ibv_qp_ex, wr_atomic_write) + size_of:
 /// # Safety
 /// - `qp` is a live queue pair that `ibv_qp_to_qp_ex` gave.
 /// - A batch is begun.
-/// - The queue pair was created with `IBV_QP_EX_WITH_FLUSH`. This is what makes it long enough to have the slot: a library or
-///   provider older than rdma-core 45 refuses the bit, and its queue pairs end before the slot.
+/// - The queue pair was created with `IBV_QP_EX_WITH_FLUSH`, as for [`ibv_qp_ex_wr_flush`].
 ///
 /// # Panics
 /// When the slot is NULL.
@@ -127,12 +143,8 @@ pub unsafe fn ibv_wr_flush(
     type_: u8,
     level: u8,
 ) {
-    let slot = qp
-        .wrapping_byte_add(WR_FLUSH_OFFSET)
-        .cast::<Option<ibv_wr_flush_fn>>();
-    // SAFETY: the queue pair knows the flush, so it has the slot, which is as aligned as its neighbours.
-    let slot = unsafe { slot.read() };
-    match slot {
+    // SAFETY: the caller's promises are the same ones.
+    match unsafe { ibv_qp_ex_wr_flush(qp) } {
         // SAFETY: the caller's promises are the ones that the provider's function needs.
         Some(op) => unsafe { op(qp, rkey, remote_addr, len, type_, level) },
         None => missing("ibv_qp_ex", "wr_flush"),

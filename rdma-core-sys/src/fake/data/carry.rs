@@ -70,6 +70,9 @@ impl World {
             peer.attr.qp_access_flags,
             peer.attr.max_dest_rd_atomic,
         );
+        if super::is_native(wqe.opcode) {
+            return self.execute_native(wqe, peer_pd, rights);
+        }
         if matches!(
             opcode,
             ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM
@@ -237,7 +240,14 @@ impl World {
     }
 
     /// Where in memory the target of a request is, if its key allows it.
-    fn remote(&mut self, pd: usize, rkey: u32, addr: u64, len: u64, access: u32) -> Option<u64> {
+    pub(super) fn remote(
+        &mut self,
+        pd: usize,
+        rkey: u32,
+        addr: u64,
+        len: u64,
+        access: u32,
+    ) -> Option<u64> {
         if len == 0 {
             return Some(addr);
         }

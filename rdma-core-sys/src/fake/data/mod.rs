@@ -1,11 +1,13 @@
 //! Requests: posted, carried out, completed.
 
 mod carry;
+mod native_ext;
 mod post;
 
 use std::prelude::rust_2024::*;
 
-pub(super) use self::post::{post_recv, post_send};
+pub(super) use self::native_ext::is_native;
+pub(super) use self::post::{post_recv, post_send, ring, sges_of};
 
 use self::carry::Outcome;
 use super::cq::Entry;
@@ -38,6 +40,8 @@ fn completion_opcode(opcode: u32) -> Option<ibv_wc_opcode> {
         ibv_wr_opcode::IBV_WR_RDMA_READ => ibv_wc_opcode::IBV_WC_RDMA_READ,
         ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP => ibv_wc_opcode::IBV_WC_COMP_SWAP,
         ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => ibv_wc_opcode::IBV_WC_FETCH_ADD,
+        ibv_wr_opcode::IBV_WR_FLUSH => ibv_wc_opcode::IBV_WC_FLUSH,
+        ibv_wr_opcode::IBV_WR_ATOMIC_WRITE => ibv_wc_opcode::IBV_WC_ATOMIC_WRITE,
         _ => return None,
     })
 }

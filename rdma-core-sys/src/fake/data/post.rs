@@ -12,7 +12,7 @@ use crate::bindings::{ibv_qp, ibv_qp_state, ibv_recv_wr, ibv_send_flags, ibv_sen
 
 /// # Safety
 /// - `list` points to `count` entries.
-unsafe fn sges_of(list: *const ibv_sge, count: usize) -> Vec<ibv_sge> {
+pub(in crate::fake) unsafe fn sges_of(list: *const ibv_sge, count: usize) -> Vec<ibv_sge> {
     // SAFETY: the caller vouches for the entries.
     (0..count)
         .map(|index| unsafe { list.wrapping_add(index).read() })
@@ -46,10 +46,15 @@ pub(in crate::fake) unsafe extern "C" fn post_send(
     }
     let address = qp.addr();
     world.qps.of(call, qp);
+    let mut world = super::super::ext_qp::wait_for_end(world, call, address);
     let mut next = wr;
     while !next.is_null() {
         // SAFETY: the list is made of whole requests.
         let request = unsafe { next.read() };
+        if super::is_native(request.opcode.0) {
+            world.progress(address);
+            return refuse(libc::EINVAL, next);
+        }
         // SAFETY: as the caller of this function promised for every request.
         if let Err(errno) = unsafe { world.enqueue(address, &request) } {
             // What was queued before is carried out.
@@ -58,19 +63,26 @@ pub(in crate::fake) unsafe extern "C" fn post_send(
         }
         next = request.next;
     }
-    let state = world.qps.of(call, qp).state;
+    match ring(&mut world, address) {
+        Ok(()) => 0,
+        Err(errno) => refuse(errno, core::ptr::null_mut()),
+    }
+}
+
+/// Tells the device that there are requests. When that fails they stay in the queue.
+pub(in crate::fake) fn ring(world: &mut World, address: usize) -> Result<(), c_int> {
     if core::mem::take(&mut world.knobs.lose_doorbell) {
-        return refuse(libc::EINVAL, core::ptr::null_mut());
+        return Err(libc::EINVAL);
     }
     if !matches!(
-        state,
+        world.qps.at("a doorbell", address).state,
         ibv_qp_state::IBV_QPS_RTS | ibv_qp_state::IBV_QPS_SQD | ibv_qp_state::IBV_QPS_ERR
     ) {
         // Refused, and carried out once the queue pair may send: SoftRoCE does so.
-        return refuse(libc::EINVAL, core::ptr::null_mut());
+        return Err(libc::EINVAL);
     }
     world.progress(address);
-    0
+    Ok(())
 }
 
 pub(in crate::fake) unsafe extern "C" fn post_recv(
@@ -141,7 +153,11 @@ impl World {
     ///
     /// # Safety
     /// - The request's list is whole, and for an inline request the memory that it names is readable.
-    unsafe fn enqueue(&mut self, address: usize, request: &ibv_send_wr) -> Result<(), c_int> {
+    pub(in crate::fake) unsafe fn enqueue(
+        &mut self,
+        address: usize,
+        request: &ibv_send_wr,
+    ) -> Result<(), c_int> {
         let qp = self.qps.at("ibv_post_send", address);
         let count = usize::try_from(request.num_sge).map_err(|_| libc::EINVAL)?;
         if count > qp.cap().max_send_sge as usize || completion_opcode(request.opcode.0).is_none() {

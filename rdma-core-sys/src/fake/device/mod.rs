@@ -11,7 +11,7 @@ use std::prelude::rust_2024::*;
 
 use super::table::CBox;
 use super::{by_return, enter, null, violation};
-use super::{cq, data};
+use super::{cq, data, ext_cq, ext_qp};
 use crate::bindings::{
     __be64, ibv_context, ibv_device, ibv_node_type, ibv_transport_type, verbs_context,
 };
@@ -109,6 +109,10 @@ impl Devices {
         let device = self.device(model);
         let c = CBox::new(verbs_context {
             query_port: Some(query::query_port),
+            query_device_ex: Some(query::query_device_ex),
+            create_cq_ex: Some(ext_cq::create_cq_ex),
+            query_rt_values: Some(ext_cq::query_rt_values),
+            create_qp_ex: Some(ext_qp::create_qp_ex),
             sz: size_of::<verbs_context>(),
             ..verbs_context::default()
         });

@@ -7,8 +7,8 @@ use std::prelude::rust_2024::*;
 use super::super::{by_errno, by_return, enter, violation};
 use super::{MAX_CQE, MAX_MESSAGE, MAX_READS, MAX_SGE, MAX_WR, Model, SCOPE};
 use crate::bindings::{
-    __be16, ibv_context, ibv_device_attr, ibv_gid, ibv_gid_entry, ibv_mtu, ibv_port_attr,
-    ibv_port_state,
+    __be16, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_mtu,
+    ibv_port_attr, ibv_port_state, ibv_query_device_ex_input, ibv_transport_type,
 };
 
 fn raw_gid(ip: IpAddr) -> ibv_gid {
@@ -26,30 +26,70 @@ unsafe extern "C" fn ibv_query_device(
     context: *mut ibv_context,
     device_attr: *mut ibv_device_attr,
 ) -> c_int {
-    by_return(enter("ibv_query_device").map(|world| {
-        let model = world.devices.model_of("ibv_query_device", context);
-        let signed = u32::cast_signed;
-        let attr = ibv_device_attr {
-            node_guid: model.guid.to_be(),
-            max_mr_size: u64::MAX,
-            page_size_cap: 0xffff_f000,
-            max_qp: 1 << 10,
-            max_qp_wr: signed(MAX_WR),
-            max_sge: signed(MAX_SGE),
-            max_sge_rd: signed(MAX_SGE),
-            max_cq: 1 << 10,
-            max_cqe: signed(MAX_CQE),
-            max_mr: 1 << 16,
-            max_pd: 1 << 10,
-            max_qp_rd_atom: MAX_READS.into(),
-            max_qp_init_rd_atom: MAX_READS.into(),
-            max_pkeys: 1,
-            phys_port_cnt: 1,
-            ..ibv_device_attr::default()
-        };
+    let call = "ibv_query_device";
+    by_return(enter(call).map(|world| {
+        let attr = plain(world.devices.model_of(call, context));
         // SAFETY: the caller gives a place for the struct.
         unsafe { device_attr.write(attr) };
     }))
+}
+
+pub(super) unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    _input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    attr_size: usize,
+) -> c_int {
+    let call = "ibv_query_device_ex";
+    by_return(enter(call).and_then(|world| {
+        let model = world.devices.model_of(call, context);
+        if attr_size != size_of::<ibv_device_attr_ex>() {
+            return Err(libc::EINVAL);
+        }
+        let roce = model.transport == ibv_transport_type::IBV_TRANSPORT_IB;
+        let plain = plain(model);
+        let filled = ibv_device_attr_ex {
+            completion_timestamp_mask: u64::MAX,
+            hca_core_clock: super::super::ext_cq::CLOCK_KHZ,
+            device_cap_flags_ex: u64::from(plain.device_cap_flags)
+                | if roce { world.ext.capabilities } else { 0 },
+            orig_attr: plain,
+            phys_port_cnt_ex: 1,
+            ..ibv_device_attr_ex::default()
+        };
+        // SAFETY: the caller gives a place of the size told.
+        unsafe { attr.write(filled) };
+        Ok(())
+    }))
+}
+
+/// The plain attributes.
+fn plain(model: &Model) -> ibv_device_attr {
+    let signed = u32::cast_signed;
+    ibv_device_attr {
+        // The RoCE device stands for SoftRoCE, which has a number that is no vendor's.
+        vendor_id: if model.transport == ibv_transport_type::IBV_TRANSPORT_IB {
+            0x00ff_ffff
+        } else {
+            0x0002_00ff
+        },
+        node_guid: model.guid.to_be(),
+        max_mr_size: u64::MAX,
+        page_size_cap: 0xffff_f000,
+        max_qp: 1 << 10,
+        max_qp_wr: signed(MAX_WR),
+        max_sge: signed(MAX_SGE),
+        max_sge_rd: signed(MAX_SGE),
+        max_cq: 1 << 10,
+        max_cqe: signed(MAX_CQE),
+        max_mr: 1 << 16,
+        max_pd: 1 << 10,
+        max_qp_rd_atom: MAX_READS.into(),
+        max_qp_init_rd_atom: MAX_READS.into(),
+        max_pkeys: 1,
+        phys_port_cnt: 1,
+        ..ibv_device_attr::default()
+    }
 }
 
 pub(super) unsafe extern "C" fn query_port(
