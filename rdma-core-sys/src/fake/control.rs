@@ -7,11 +7,14 @@
 //! fake.finish(); // nothing may be left
 //! ```
 
+mod device;
+
 use core::ffi::c_int;
 use core::time::Duration;
 use std::prelude::rust_2024::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+pub use self::device::AsyncTarget;
 pub use super::ext_control::PostedFlush;
 
 use super::cm::{Side, Stage};

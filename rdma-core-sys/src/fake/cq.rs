@@ -5,12 +5,15 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::prelude::rust_2024::*;
 
+use super::async_events::{Acks, Class, settle};
 use super::ext_cq::Polling;
 use super::readiness::Readiness;
 use super::table::CBox;
 use super::world::{World, changed, lock, sleep, wait_until};
 use super::{by_errno, by_return, enter, null, violation};
-use crate::bindings::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc, ibv_wc_opcode};
+use crate::bindings::{
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_event_type, ibv_wc, ibv_wc_opcode,
+};
 
 #[derive(Debug)]
 pub(super) struct Channel {
@@ -20,6 +23,14 @@ pub(super) struct Channel {
     /// Queues that have something, in order.
     events: VecDeque<usize>,
     users: usize,
+    /// The device is gone: readable for ever.
+    closed: bool,
+}
+
+impl Channel {
+    fn show(&mut self) {
+        self.ready.show(self.closed || !self.events.is_empty());
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,8 +54,9 @@ pub(super) struct Cq {
     got: u32,
     acknowledged: u32,
     pub(super) users: usize,
+    pub(super) asyncs: Acks,
     /// Being destroyed: gives no more events.
-    dying: bool,
+    pub(super) dying: bool,
 }
 
 /// A completion, and what becomes free when it is polled.
@@ -81,6 +93,7 @@ unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut 
         ready,
         events: VecDeque::new(),
         users: 0,
+        closed: false,
     };
     world.channels.insert(pointer.addr(), channel);
     pointer
@@ -164,6 +177,7 @@ pub(super) fn create(
         got: 0,
         acknowledged: 0,
         users: 0,
+        asyncs: Acks::default(),
         dying: false,
     };
     world.cqs.insert(pointer.addr(), cq);
@@ -186,19 +200,39 @@ unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         if let Some(channel) = channel {
             let channel = world.channels.at(call, channel);
             channel.events.retain(|&of| of != address);
-            channel.ready.show(!channel.events.is_empty());
+            channel.show();
         }
         let why = "events of the completion queue were got and never acknowledged";
         let mut world = wait_until(world, call, why, |world| {
             let cq = world.cqs.at(call, address);
             cq.got == cq.acknowledged
         });
+        world = settle(world, call, Class::Cq, address);
         if let Some(channel) = channel {
             world.channels.at(call, channel).users -= 1;
         }
         if let Some(cq) = world.cqs.remove(address) {
             cq.c.retire();
         }
+        Ok(())
+    }))
+}
+
+/// # Safety
+/// - As in C.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    let call = "ibv_resize_cq";
+    by_return(enter(call).and_then(|mut world| {
+        let state = world.cqs.of(call, cq);
+        let size = usize::try_from(cqe).map_err(|_| libc::EINVAL)?;
+        let fits = (1..=super::device::MAX_CQE as usize).contains(&size);
+        if !fits || size < state.entries.len() {
+            return Err(libc::EINVAL);
+        }
+        state.size = size;
+        // SAFETY: the queue is in the table, so it is live; resizes of one queue come one after another.
+        unsafe { (*cq).cqe = cqe };
         Ok(())
     }))
 }
@@ -216,8 +250,11 @@ unsafe extern "C" fn ibv_get_cq_event(
         let address = loop {
             let state = world.channels.of(call, channel);
             if let Some(address) = state.events.pop_front() {
-                state.ready.show(!state.events.is_empty());
+                state.show();
                 break address;
+            }
+            if state.closed {
+                return Err(libc::EIO);
             }
             if state.ready.is_non_blocking() {
                 return Err(libc::EAGAIN);
@@ -302,6 +339,22 @@ impl World {
         Some(entry)
     }
 
+    /// Ends all waits for completion events: the device is gone.
+    pub(super) fn close_channels(&mut self) {
+        for channel in self.channels.iter_mut() {
+            channel.closed = true;
+            channel.show();
+        }
+    }
+
+    /// Takes the completions of a queue pair out of its queues.
+    pub(super) fn purge(&mut self, qp: usize, cqs: [usize; 2]) {
+        for cq in cqs {
+            let cq = self.cqs.at("a purge", cq);
+            cq.entries.retain(|entry| entry.frees.0 != qp);
+        }
+    }
+
     /// Puts a completion into a queue, and an event into its channel where one was asked for.
     pub(super) fn complete(&mut self, cq: usize, mut entry: Entry) {
         if let Some(opcode) = self.knobs.opcodes.pop_front() {
@@ -311,6 +364,7 @@ impl World {
         let state = self.cqs.at("a completion", cq);
         if state.entries.len() >= state.size {
             self.overruns += 1;
+            self.raise_cq(ibv_event_type::IBV_EVENT_CQ_ERR, cq);
             return;
         }
         let wakes = match state.armed {
@@ -325,7 +379,7 @@ impl World {
         state.armed = Armed::No;
         let channel = self.channels.at("a completion event", channel);
         channel.events.push_back(cq);
-        channel.ready.show(true);
+        channel.show();
         changed();
     }
 }

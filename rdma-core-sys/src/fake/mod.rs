@@ -14,6 +14,7 @@
 //!
 //! [`control`] is the side for tests: make calls fail, look at what was called and posted, and check that nothing is left.
 
+mod async_events;
 mod cm;
 pub mod control;
 mod cq;
@@ -26,6 +27,7 @@ mod memory;
 mod objects;
 mod qp;
 mod readiness;
+mod srq;
 mod table;
 mod transitions;
 mod unmodelled;

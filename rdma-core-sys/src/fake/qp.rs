@@ -4,14 +4,15 @@ use core::ffi::{c_int, c_void};
 use std::collections::VecDeque;
 use std::prelude::rust_2024::*;
 
+use super::async_events::{Acks, Class, settle};
 use super::device::{MAX_INLINE, MAX_SGE, MAX_WR};
 use super::ext_qp::{Building, QpMemory};
 use super::table::CBox;
 use super::world::World;
 use super::{by_return, enter, null, transitions};
 use crate::bindings::{
-    ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_state,
-    ibv_qp_type, ibv_sge,
+    ibv_event_type, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_init_attr,
+    ibv_qp_state, ibv_qp_type, ibv_sge,
 };
 
 /// A send request in the queue.
@@ -69,6 +70,8 @@ pub(super) struct Qp {
     pub(super) recv_cq: usize,
     pub(super) number: u32,
     pub(super) qp_type: ibv_qp_type,
+    /// Where its receives come from, if not from its own queue.
+    pub(super) srq: Option<usize>,
     /// The driver checks transitions itself, and the kernel's table does not apply.
     iwarp: bool,
     pub(super) state: ibv_qp_state,
@@ -79,6 +82,18 @@ pub(super) struct Qp {
     pub(super) recv: Slots,
     pub(super) sends: VecDeque<Wqe>,
     pub(super) recvs: VecDeque<Rqe>,
+    /// The last request to be carried out in SQD, and whether the end of it is to be told.
+    pub(super) draining: Option<Draining>,
+    pub(super) asyncs: Acks,
+    /// Being destroyed: gives no more events.
+    pub(super) dying: bool,
+}
+
+/// What is left to do for a send queue that was told to drain.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Draining {
+    pub(super) last: u64,
+    pub(super) tell: bool,
 }
 
 // SAFETY: the pointers in `init` are only handed back to who gave them.
@@ -93,6 +108,14 @@ impl Qp {
             &mut self.recv
         };
         slots.over = slots.over.max(over);
+    }
+
+    /// Drops what is posted, without a completion.
+    pub(super) fn forget(&mut self) {
+        self.sends.clear();
+        self.recvs.clear();
+        (self.send.over, self.recv.over) = (self.send.posted, self.recv.posted);
+        self.draining = None;
     }
 
     pub(super) fn signals_all(&self) -> bool {
@@ -141,7 +164,7 @@ pub(super) fn create(
         }
     }
     let cap = &mut init.cap;
-    if !init.srq.is_null() || (iwarp && init.qp_type != ibv_qp_type::IBV_QPT_RC) {
+    if iwarp && init.qp_type != ibv_qp_type::IBV_QPT_RC {
         return Err(libc::EOPNOTSUPP);
     }
     if cap.max_send_wr > MAX_WR
@@ -152,6 +175,16 @@ pub(super) fn create(
     {
         return Err(libc::EINVAL);
     }
+    let srq = (!init.srq.is_null()).then(|| init.srq.addr());
+    if let Some(srq) = srq {
+        let pd = world.srqs.at(call, srq).pd;
+        if world.pds.at(call, pd).context != context {
+            return Err(libc::EINVAL);
+        }
+        // There is no receive queue beside it.
+        (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
+        world.srqs.at(call, srq).users += 1;
+    }
     let handle = world.number();
     let number = handle + 16;
     let c = CBox::new(QpMemory::new(ibv_qp {
@@ -160,6 +193,7 @@ pub(super) fn create(
         pd,
         send_cq,
         recv_cq,
+        srq: init.srq,
         handle,
         qp_num: number,
         state: ibv_qp_state::IBV_QPS_RESET,
@@ -179,6 +213,7 @@ pub(super) fn create(
         recv_cq: recv_cq.addr(),
         number,
         qp_type: init.qp_type,
+        srq,
         iwarp,
         state: ibv_qp_state::IBV_QPS_RESET,
         attr: ibv_qp_attr::default(),
@@ -187,6 +222,9 @@ pub(super) fn create(
         init: *init,
         sends: VecDeque::new(),
         recvs: VecDeque::new(),
+        draining: None,
+        asyncs: Acks::default(),
+        dying: false,
     };
     world.pds.of(call, pd).users += 1;
     world.cqs.of(call, send_cq).users += 1;
@@ -202,15 +240,28 @@ pub(super) fn create(
 unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     let call = "ibv_destroy_qp";
     by_return(enter(call).map(|mut world| {
-        world.qps.of(call, qp);
-        let Some(qp) = world.qps.remove(qp.addr()) else {
+        let address = qp.addr();
+        let state = world.qps.of(call, qp);
+        state.dying = true;
+        // Gone for its peer from here on.
+        state.state = ibv_qp_state::IBV_QPS_RESET;
+        state.forget();
+        let (number, other) = (state.number, state.attr.dest_qp_num);
+        let cqs = [state.send_cq, state.recv_cq];
+        world.numbers.remove(&number);
+        if world.knobs.purges {
+            world.purge(address, cqs);
+        }
+        let mut world = settle(world, call, Class::Qp, address);
+        let Some(qp) = world.qps.remove(address) else {
             return;
         };
-        world.numbers.remove(&qp.number);
         world.pds.at(call, qp.pd).users -= 1;
         world.cqs.at(call, qp.send_cq).users -= 1;
         world.cqs.at(call, qp.recv_cq).users -= 1;
-        let (number, other) = (qp.number, qp.attr.dest_qp_num);
+        if let Some(srq) = qp.srq {
+            world.srqs.at(call, srq).users -= 1;
+        }
         qp.c.retire();
         // What the peer has under way towards it now ends.
         world.progress_peer(number, other);
@@ -307,13 +358,34 @@ impl World {
             IBV_QP_MAX_DEST_RD_ATOMIC => max_dest_rd_atomic,
             IBV_QP_DEST_QPN => dest_qp_num,
         }
+        let from = qp.state;
         qp.state = to;
-        if to == ibv_qp_state::IBV_QPS_RESET {
-            qp.sends.clear();
-            qp.recvs.clear();
-            (qp.send.over, qp.recv.over) = (qp.send.posted, qp.recv.posted);
+        match to {
+            ibv_qp_state::IBV_QPS_RESET => {
+                qp.forget();
+                let cqs = [qp.send_cq, qp.recv_cq];
+                if self.knobs.purges {
+                    self.purge(address, cqs);
+                }
+            }
+            ibv_qp_state::IBV_QPS_SQD if from != to => {
+                qp.draining = Some(Draining {
+                    last: qp.send.posted,
+                    tell: has(A::IBV_QP_EN_SQD_ASYNC_NOTIFY) && attr.en_sqd_async_notify != 0,
+                });
+            }
+            ibv_qp_state::IBV_QPS_ERR if from != to => self.last_receive_taken(address),
+            _ => {}
         }
         Ok(())
+    }
+
+    /// Says that a queue pair that has failed takes no more receives from its shared queue.
+    pub(super) fn last_receive_taken(&mut self, address: usize) {
+        let shares = self.qps.find(address).is_some_and(|qp| qp.srq.is_some());
+        if shares {
+            self.raise_qp(ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED, address);
+        }
     }
 
     /// Brings a queue pair to RTS as an iWARP connection does, by number.
@@ -346,6 +418,7 @@ unsafe extern "C" fn ibv_query_qp(
         now.qp_state = state.state;
         now.cur_qp_state = state.state;
         now.cap = state.init.cap;
+        now.sq_draining = u8::from(state.draining.is_some());
         // SAFETY: the caller gives a place for the struct.
         unsafe { attr.write(now) };
         // SAFETY: the caller gives a place for the struct.

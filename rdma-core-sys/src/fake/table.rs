@@ -123,6 +123,10 @@ impl<T> Table<T> {
         self.live.iter()
     }
 
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.live.values_mut()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.live.len()
     }

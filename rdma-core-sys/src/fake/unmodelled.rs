@@ -59,17 +59,12 @@ null_functions! {
     fn ibv_import_mr(*mut ibv_pd, u32) -> ibv_mr;
     fn ibv_import_dm(*mut ibv_context, u32) -> ibv_dm;
     fn ibv_reg_dmabuf_mr(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> ibv_mr;
-    fn ibv_create_srq(*mut ibv_pd, *mut ibv_srq_init_attr) -> ibv_srq;
     fn ibv_create_ah(*mut ibv_pd, *mut ibv_ah_attr) -> ibv_ah;
     fn ibv_create_ah_from_wc(*mut ibv_pd, *mut ibv_wc, *mut ibv_grh, u8) -> ibv_ah;
 }
 
 errno_functions! {
     fn ibv_rereg_mr(*mut ibv_mr, c_int, *mut ibv_pd, *mut c_void, usize, c_int);
-    fn ibv_resize_cq(*mut ibv_cq, c_int);
-    fn ibv_modify_srq(*mut ibv_srq, *mut ibv_srq_attr, c_int);
-    fn ibv_query_srq(*mut ibv_srq, *mut ibv_srq_attr);
-    fn ibv_destroy_srq(*mut ibv_srq);
     fn ibv_query_qp_data_in_order(*mut ibv_qp, ibv_wr_opcode, u32);
     fn ibv_destroy_ah(*mut ibv_ah);
     fn ibv_attach_mcast(*mut ibv_qp, *const ibv_gid, u16);
@@ -80,7 +75,6 @@ errno_functions! {
 }
 
 minus_one_functions! {
-    fn ibv_get_async_event(*mut ibv_context, *mut ibv_async_event);
     fn ibv_init_ah_from_wc(*mut ibv_context, u8, *mut ibv_wc, *mut ibv_grh, *mut ibv_ah_attr);
     fn rdma_create_ep(*mut *mut rdma_cm_id, *mut rdma_addrinfo, *mut ibv_pd, *mut ibv_qp_init_attr);
     fn rdma_create_qp(*mut rdma_cm_id, *mut ibv_pd, *mut ibv_qp_init_attr);
@@ -101,7 +95,6 @@ void_functions! {
     fn ibv_unimport_pd(*mut ibv_pd);
     fn ibv_unimport_mr(*mut ibv_mr);
     fn ibv_unimport_dm(*mut ibv_dm);
-    fn ibv_ack_async_event(*mut ibv_async_event);
     fn rdma_destroy_ep(*mut rdma_cm_id);
     fn rdma_destroy_qp(*mut rdma_cm_id);
     fn rdma_destroy_srq(*mut rdma_cm_id);

@@ -7,12 +7,14 @@ use std::prelude::rust_2024::*;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use super::async_events::Event;
 use super::control::{PostedRecv, PostedSend};
 use super::cq::{Channel, Cq};
 use super::device::Devices;
 use super::ext_control;
 use super::objects::{Mr, Pd};
 use super::qp::Qp;
+use super::srq::Srq;
 use super::table::Table;
 use super::{cm, violation};
 
@@ -81,6 +83,10 @@ pub(super) struct Knobs {
     pub(super) lose_doorbell: bool,
     /// The next confirmation of a connection does not arrive.
     pub(super) lose_confirmation: bool,
+    /// Requests stay in their queues.
+    pub(super) held: bool,
+    /// Completions go with their queue pair.
+    pub(super) purges: bool,
 }
 
 #[derive(Debug)]
@@ -94,20 +100,53 @@ pub(super) struct World {
     pub(super) recvs: Vec<PostedRecv>,
     /// Completions that a full queue lost.
     pub(super) overruns: usize,
+    /// The devices were taken out of the machine.
+    pub(super) removed: bool,
+    /// No port carries traffic.
+    pub(super) port_down: bool,
     pub(super) devices: Devices,
     pub(super) pds: Table<Pd>,
     pub(super) mrs: Table<Mr>,
     pub(super) channels: Table<Channel>,
     pub(super) cqs: Table<Cq>,
     pub(super) qps: Table<Qp>,
+    pub(super) srqs: Table<Srq>,
     /// Addresses of queue pairs by number.
     pub(super) numbers: BTreeMap<u32, usize>,
     /// Addresses of regions by key for their owner, and by key for others.
     pub(super) lkeys: BTreeMap<u32, usize>,
     pub(super) rkeys: BTreeMap<u32, usize>,
+    /// Asynchronous events that were got and are not acknowledged.
+    pub(super) events_got: Vec<Event>,
     pub(super) cm: cm::Manager,
     pub(super) ext: ext_control::State,
     next: u32,
+}
+
+/// Whether a call goes to the device: not the library's own business, and not what reads and writes memory that is shared with
+/// the device.
+fn needs_device(call: &str) -> bool {
+    const LIBRARY: [&str; 14] = [
+        "ibv_get_device_list",
+        "ibv_free_device_list",
+        "ibv_close_device",
+        "ibv_destroy_comp_channel",
+        "ibv_get_cq_event",
+        "ibv_ack_cq_events",
+        "ibv_get_async_event",
+        "ibv_ack_async_event",
+        "ibv_post_recv",
+        "ibv_post_srq_recv",
+        "ibv_poll_cq",
+        "ibv_start_poll",
+        "ibv_next_poll",
+        "ibv_end_poll",
+    ];
+    match call {
+        "ibv_wr_complete" => true,
+        _ if call.starts_with("ibv_wr_") || call.starts_with("ibv_wc_read_") => false,
+        _ => call.starts_with("ibv_") && !LIBRARY.contains(&call),
+    }
 }
 
 /// How long a wait may take unless a test says otherwise.
@@ -123,20 +162,26 @@ impl World {
                 opcodes: VecDeque::new(),
                 lose_doorbell: false,
                 lose_confirmation: false,
+                held: false,
+                purges: false,
             },
             patience: PATIENCE,
             sends: Vec::new(),
             recvs: Vec::new(),
             overruns: 0,
+            removed: false,
+            port_down: false,
             devices: Devices::new(),
             pds: Table::new("protection domain"),
             mrs: Table::new("memory region"),
             channels: Table::new("completion channel"),
             cqs: Table::new("completion queue"),
             qps: Table::new("queue pair"),
+            srqs: Table::new("shared receive queue"),
             numbers: BTreeMap::new(),
             lkeys: BTreeMap::new(),
             rkeys: BTreeMap::new(),
+            events_got: Vec::new(),
             cm: cm::Manager::new(),
             ext: ext_control::State::new(),
             next: 0,
@@ -147,7 +192,8 @@ impl World {
     pub(super) fn record(&mut self, call: &'static str) -> Result<(), c_int> {
         self.calls.push(call);
         let Some(index) = self.faults.iter().position(|fault| fault.call == call) else {
-            return Ok(());
+            let fails = self.removed && needs_device(call);
+            return if fails { Err(libc::EIO) } else { Ok(()) };
         };
         let fault = &mut self.faults[index];
         if fault.after > 0 {
@@ -182,6 +228,11 @@ impl World {
         count("completion channels", self.channels.len());
         count("completion queues", self.cqs.len());
         count("queue pairs", self.qps.len());
+        count("shared receive queues", self.srqs.len());
+        count(
+            "asynchronous events not acknowledged",
+            self.events_got.len(),
+        );
         count("event channels", self.cm.channels.len());
         count("ids", self.cm.ids.len());
         count(
@@ -201,6 +252,8 @@ impl World {
         self.sends.clear();
         self.recvs.clear();
         self.overruns = 0;
+        self.removed = false;
+        self.port_down = false;
         self.devices.reset();
         self.pds.clear().into_iter().for_each(|pd| pd.c.retire());
         self.mrs.clear().into_iter().for_each(|mr| mr.c.retire());
@@ -210,6 +263,8 @@ impl World {
             .for_each(|channel| channel.c.retire());
         self.cqs.clear().into_iter().for_each(|cq| cq.c.retire());
         self.qps.clear().into_iter().for_each(|qp| qp.c.retire());
+        self.srqs.clear().into_iter().for_each(|srq| srq.c.retire());
+        self.events_got.clear();
         self.numbers.clear();
         self.lkeys.clear();
         self.rkeys.clear();

@@ -1,13 +1,13 @@
 //! What would hang on a device is found out: each in a process of its own, which the fake ends.
 #![cfg(not(miri))]
 
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::process::Command;
 use std::ptr;
 use std::time::Duration;
 
 use verbs::sys;
-use verbs::sys::fake::control;
+use verbs::sys::fake::control::{self, AsyncTarget};
 use verbs::{CompletionQueue, RecvRequest};
 
 use super::common::{Pair, to_init};
@@ -60,6 +60,55 @@ fn a_queue_that_is_destroyed_with_an_event_outstanding_is_reported() {
         text.contains("ibv_destroy_cq would block for ever"),
         "{text}"
     );
+}
+
+/// An event of the pair's first queue pair, got from C.
+fn async_event(fake: &control::Session, pair: &Pair) -> sys::ibv_async_event {
+    fake.inject_async(1, AsyncTarget::QueuePair(pair.a.as_raw()));
+    let mut event = MaybeUninit::zeroed();
+    // SAFETY: the context is open and the place is valid.
+    let ret = unsafe { sys::ibv_get_async_event(pair.context.as_raw(), event.as_mut_ptr()) };
+    assert_eq!(ret, 0);
+    // SAFETY: the call has filled it.
+    unsafe { event.assume_init() }
+}
+
+#[test]
+#[ignore = "run by the test below"]
+fn keeps_an_asynchronous_event() {
+    let fake = control::session();
+    fake.set_patience(Duration::from_millis(50));
+    let pair = Pair::new().expect("a pair");
+    async_event(&fake, &pair);
+    drop(pair);
+    fake.finish();
+}
+
+#[test]
+fn an_object_that_is_destroyed_with_an_asynchronous_event_outstanding_is_reported() {
+    let text = stderr_of("keeps_an_asynchronous_event");
+    assert!(
+        text.contains("ibv_destroy_qp would block for ever"),
+        "{text}"
+    );
+}
+
+#[test]
+#[ignore = "run by the test below"]
+fn acknowledges_an_asynchronous_event_twice() {
+    let fake = control::session();
+    let pair = ManuallyDrop::new(Pair::new().expect("a pair"));
+    let mut event = async_event(&fake, &pair);
+    for _ in 0..2 {
+        // SAFETY: the event was got; that it is acknowledged twice is what the fake is to find out.
+        unsafe { sys::ibv_ack_async_event(&mut event) };
+    }
+}
+
+#[test]
+fn a_second_acknowledgement_of_an_asynchronous_event_is_reported() {
+    let text = stderr_of("acknowledges_an_asynchronous_event_twice");
+    assert!(text.contains("is acknowledged already"), "{text}");
 }
 
 #[test]

@@ -120,6 +120,21 @@ pub(crate) fn to_rts(qp: &QueuePair, rnr_retry: u8) -> Result<(), Error> {
     qp.modify(&QpAttributes::from_raw(raw, mask.0.cast_signed()))
 }
 
+/// Connects two queue pairs with each other.
+pub(crate) fn connect(one: &QueuePair, two: &QueuePair, rnr_retry: u8) -> Result<(), Error> {
+    for (qp, peer) in [(one, two), (two, one)] {
+        to_init(qp)?;
+        to_rtr(qp, peer)?;
+        to_rts(qp, rnr_retry)?;
+    }
+    Ok(())
+}
+
+/// The first device, opened.
+pub(crate) fn open() -> Result<Context, Error> {
+    DeviceList::new()?.by_name("fake0")?.open()
+}
+
 /// Two queue pairs, each with its own completion queue.
 pub(crate) struct Pair {
     pub(crate) a: QueuePair,
@@ -132,7 +147,7 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn in_reset() -> Result<Self, Error> {
-        let context = DeviceList::new()?.by_name("fake0")?.open()?;
+        let context = open()?;
         let pd = ProtectionDomain::new(&context)?;
         let cq = || {
             let channel = CompletionChannel::new(&context)?;
@@ -165,11 +180,7 @@ impl Pair {
 
     pub(crate) fn with_rnr_retry(rnr_retry: u8) -> Result<Self, Error> {
         let pair = Self::in_reset()?;
-        for (qp, peer) in [(&pair.a, &pair.b), (&pair.b, &pair.a)] {
-            to_init(qp)?;
-            to_rtr(qp, peer)?;
-            to_rts(qp, rnr_retry)?;
-        }
+        connect(&pair.a, &pair.b, rnr_retry)?;
         Ok(pair)
     }
 }

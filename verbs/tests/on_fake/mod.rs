@@ -1,6 +1,10 @@
+mod async_events;
 mod blocking;
 mod common;
 mod completions;
 mod drops;
 mod failing;
 mod posting;
+mod removal;
+mod resizing;
+mod shared_receive;

@@ -171,7 +171,7 @@ impl World {
         if self.is_taken(id, addr, reuse) {
             return Err(libc::EADDRINUSE);
         }
-        let context = device.map(|model| self.devices.pinned(model));
+        let context = device.map(|model| self.devices.pinned(model)).transpose()?;
         let state = self.cm.ids.at(call, id);
         state.local = Some(addr);
         let pointer = state.c.as_ptr();
@@ -292,7 +292,7 @@ unsafe extern "C" fn rdma_resolve_addr(
             );
             return Ok(());
         };
-        let context = world.devices.pinned(model).addr();
+        let context = world.devices.pinned(model)?.addr();
         let port = world.cm.choose_port();
         let local = bound
             .filter(|local| !local.ip().is_unspecified())

@@ -5,7 +5,7 @@ use std::prelude::rust_2024::*;
 use super::super::cq::Entry;
 use super::super::device::MAX_MESSAGE;
 use super::super::memory;
-use super::super::qp::Wqe;
+use super::super::qp::{Rqe, Wqe};
 use super::super::world::World;
 use super::{SUCCESS, completion, has_immediate, is, is_atomic, total};
 use crate::bindings::{
@@ -122,11 +122,8 @@ impl World {
             let data = unsafe { memory::read(remote, len as usize) };
             self.scatter(pd, &wqe.sges, &data);
         } else {
-            if has_immediate(wqe.opcode) {
-                let waits = self.qps.at("a request", peer_address).recvs.is_empty();
-                if waits {
-                    return not_ready(rnr_retry);
-                }
+            if has_immediate(wqe.opcode) && self.next_recv(peer_address).is_none() {
+                return not_ready(rnr_retry);
             }
             // SAFETY: the region allows it, so its owner keeps the memory mapped.
             unsafe { memory::write(remote, &data) };
@@ -140,8 +137,7 @@ impl World {
 
     /// Carries a message out at the peer.
     fn deliver(&mut self, peer: usize, wqe: &Wqe, data: &[u8], rnr_retry: u8) -> Outcome {
-        let qp = self.qps.at("a request", peer);
-        let (pd, Some(recv)) = (qp.pd, qp.recvs.front().cloned()) else {
+        let Some((pd, recv)) = self.next_recv(peer) else {
             return not_ready(rnr_retry);
         };
         let opcode = ibv_wc_opcode::IBV_WC_RECV;
@@ -167,6 +163,29 @@ impl World {
         }
     }
 
+    /// The receive that the next message to a queue pair takes, and the domain of its keys.
+    fn next_recv(&mut self, address: usize) -> Option<(usize, Rqe)> {
+        let qp = self.qps.at("a receive", address);
+        match qp.srq {
+            None => Some((qp.pd, qp.recvs.front()?.clone())),
+            Some(srq) => {
+                let srq = self.srqs.at("a receive", srq);
+                Some((srq.pd, srq.recvs.front()?.clone()))
+            }
+        }
+    }
+
+    /// Takes that receive.
+    fn take_recv(&mut self, address: usize) -> Option<Rqe> {
+        let qp = self.qps.find(address)?;
+        let Some(srq) = qp.srq else {
+            return qp.recvs.pop_front();
+        };
+        let recv = self.srqs.at("a receive", srq).recvs.pop_front();
+        self.check_srq_limit(srq);
+        recv
+    }
+
     /// Completes the receive at the head of a queue.
     fn finish_recv(
         &mut self,
@@ -176,12 +195,10 @@ impl World {
         opcode: ibv_wc_opcode,
         len: u64,
     ) {
-        let Some(qp) = self.qps.find(address) else {
+        let Some(recv) = self.take_recv(address) else {
             return;
         };
-        let Some(recv) = qp.recvs.pop_front() else {
-            return;
-        };
+        let qp = self.qps.at("a receive", address);
         let (cq, number) = (qp.recv_cq, qp.number);
         let mut wc = completion(recv.wr_id, status, opcode, number, len);
         if status == SUCCESS {

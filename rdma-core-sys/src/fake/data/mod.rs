@@ -7,14 +7,15 @@ mod post;
 use std::prelude::rust_2024::*;
 
 pub(super) use self::native_ext::is_native;
-pub(super) use self::post::{post_recv, post_send, ring, sges_of};
+pub(super) use self::post::{post_recv, post_send, post_srq_recv, ring, sges_of};
 
 use self::carry::Outcome;
 use super::cq::Entry;
 use super::qp::Wqe;
 use super::world::World;
 use crate::bindings::{
-    ibv_qp_state, ibv_send_flags, ibv_sge, ibv_wc, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode,
+    ibv_event_type, ibv_qp_state, ibv_send_flags, ibv_sge, ibv_wc, ibv_wc_opcode, ibv_wc_status,
+    ibv_wr_opcode,
 };
 
 const SUCCESS: ibv_wc_status = ibv_wc_status::IBV_WC_SUCCESS;
@@ -58,7 +59,7 @@ fn total(sges: &[ibv_sge]) -> u64 {
 impl World {
     /// Carries out what can be carried out of a queue pair's send queue.
     pub(super) fn progress(&mut self, address: usize) {
-        loop {
+        while !self.knobs.held {
             let Some(qp) = self.qps.find(address) else {
                 return;
             };
@@ -66,10 +67,20 @@ impl World {
                 self.flush(address);
                 return;
             }
-            if qp.state != ibv_qp_state::IBV_QPS_RTS {
-                return;
-            }
-            let Some(wqe) = qp.sends.front().cloned() else {
+            let drains = match (qp.state, qp.draining) {
+                (ibv_qp_state::IBV_QPS_RTS, _) => None,
+                (ibv_qp_state::IBV_QPS_SQD, Some(draining)) => Some(draining),
+                _ => return,
+            };
+            let next = qp.sends.front();
+            let next = next.filter(|wqe| drains.is_none_or(|drains| wqe.number <= drains.last));
+            let Some(wqe) = next.cloned() else {
+                if let Some(drained) = drains {
+                    qp.draining = None;
+                    if drained.tell {
+                        self.raise_qp(ibv_event_type::IBV_EVENT_SQ_DRAINED, address);
+                    }
+                }
                 return;
             };
             match self.execute(address, &wqe) {
@@ -131,9 +142,12 @@ impl World {
         let Some(qp) = self.qps.find(address) else {
             return;
         };
-        qp.state = ibv_qp_state::IBV_QPS_ERR;
+        let before = core::mem::replace(&mut qp.state, ibv_qp_state::IBV_QPS_ERR);
         let (number, other) = (qp.number, qp.attr.dest_qp_num);
         self.flush(address);
+        if before != ibv_qp_state::IBV_QPS_ERR {
+            self.last_receive_taken(address);
+        }
         self.progress_peer(number, other);
     }
 
@@ -143,6 +157,7 @@ impl World {
             return;
         };
         let (send_cq, recv_cq, number) = (qp.send_cq, qp.recv_cq, qp.number);
+        qp.draining = None;
         let sends = core::mem::take(&mut qp.sends);
         let recvs = core::mem::take(&mut qp.recvs);
         let flushed = ibv_wc_status::IBV_WC_WR_FLUSH_ERR;

@@ -8,7 +8,9 @@ use super::super::memory;
 use super::super::qp::{Rqe, Wqe};
 use super::super::world::{World, lock};
 use super::{completion_opcode, is, is_atomic, total};
-use crate::bindings::{ibv_qp, ibv_qp_state, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge};
+use crate::bindings::{
+    ibv_qp, ibv_qp_state, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_srq,
+};
 
 /// # Safety
 /// - `list` points to `count` entries.
@@ -85,6 +87,30 @@ pub(in crate::fake) fn ring(world: &mut World, address: usize) -> Result<(), c_i
     Ok(())
 }
 
+/// Takes a list of receives, each by `take`, up to the first that is refused.
+///
+/// # Safety
+/// - The list is made of whole requests, and there is a place for the one that is refused.
+unsafe fn receives(
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+    mut take: impl FnMut(&ibv_recv_wr, usize) -> Result<(), c_int>,
+) -> c_int {
+    let mut next = wr;
+    while !next.is_null() {
+        // SAFETY: the list is made of whole requests.
+        let request = unsafe { next.read() };
+        let count = usize::try_from(request.num_sge).unwrap_or(usize::MAX);
+        if let Err(errno) = take(&request, count) {
+            // SAFETY: the caller gives a place for the pointer.
+            unsafe { bad_wr.write(next) };
+            return errno;
+        }
+        next = request.next;
+    }
+    0
+}
+
 pub(in crate::fake) unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
     wr: *mut ibv_recv_wr,
@@ -92,34 +118,19 @@ pub(in crate::fake) unsafe extern "C" fn post_recv(
 ) -> c_int {
     let call = "ibv_post_recv";
     let mut world = lock();
-    let refuse = |errno: c_int, bad: *mut ibv_recv_wr| {
-        // SAFETY: the caller gives a place for the pointer.
-        unsafe { bad_wr.write(bad) };
-        errno
-    };
-    if let Err(errno) = world.record(call) {
-        return refuse(errno, wr);
-    }
+    let failed = world.record(call);
     let address = qp.addr();
-    let mut next = wr;
-    let mut result = 0;
-    while !next.is_null() {
-        // SAFETY: the list is made of whole requests.
-        let request = unsafe { next.read() };
+    let take = |request: &ibv_recv_wr, count| {
+        failed?;
         let state = world.qps.of(call, qp);
-        let count = usize::try_from(request.num_sge).unwrap_or(usize::MAX);
-        let errno = if state.state == ibv_qp_state::IBV_QPS_RESET
+        if state.srq.is_some()
+            || state.state == ibv_qp_state::IBV_QPS_RESET
             || count > state.cap().max_recv_sge as usize
         {
-            libc::EINVAL
-        } else if state.recv.is_full() {
-            libc::ENOMEM
-        } else {
-            0
-        };
-        if errno != 0 {
-            result = refuse(errno, next);
-            break;
+            return Err(libc::EINVAL);
+        }
+        if state.recv.is_full() {
+            return Err(libc::ENOMEM);
         }
         // SAFETY: the list has as many entries as the request says.
         let sges = unsafe { sges_of(request.sg_list, count) };
@@ -136,15 +147,60 @@ pub(in crate::fake) unsafe extern "C" fn post_recv(
             number,
         });
         world.recvs.push(record);
-        next = request.next;
-    }
-    let (number, other) = {
-        let qp = world.qps.of(call, qp);
-        (qp.number, qp.attr.dest_qp_num)
+        Ok(())
     };
-    world.progress(address);
-    // The peer may have waited for it.
-    world.progress_peer(number, other);
+    // SAFETY: as the caller of this function promised.
+    let result = unsafe { receives(wr, bad_wr, take) };
+    if failed.is_ok() {
+        let (number, other) = {
+            let qp = world.qps.of(call, qp);
+            (qp.number, qp.attr.dest_qp_num)
+        };
+        world.progress(address);
+        // The peer may have waited for it.
+        world.progress_peer(number, other);
+    }
+    result
+}
+
+pub(in crate::fake) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let call = "ibv_post_srq_recv";
+    let mut world = lock();
+    let failed = world.record(call);
+    let take = |request: &ibv_recv_wr, count| {
+        failed?;
+        let state = world.srqs.of(call, srq);
+        if count > state.attr.max_sge as usize {
+            return Err(libc::EINVAL);
+        }
+        if state.is_full() {
+            return Err(libc::ENOMEM);
+        }
+        // SAFETY: the list has as many entries as the request says.
+        let sges = unsafe { sges_of(request.sg_list, count) };
+        let record = PostedRecv {
+            qp_num: 0,
+            wr_id: request.wr_id,
+            sges: posted(&sges),
+        };
+        state.recvs.push_back(Rqe {
+            wr_id: request.wr_id,
+            sges,
+            number: 0,
+        });
+        world.recvs.push(record);
+        Ok(())
+    };
+    // SAFETY: as the caller of this function promised.
+    let result = unsafe { receives(wr, bad_wr, take) };
+    if failed.is_ok() {
+        // Peers of any of its queue pairs may have waited for it.
+        world.progress_srq_peers(srq.addr());
+    }
     result
 }
 

@@ -9,6 +9,7 @@ use core::ptr;
 use std::collections::BTreeMap;
 use std::prelude::rust_2024::*;
 
+use super::async_events::Queue;
 use super::table::CBox;
 use super::{by_return, enter, null, violation};
 use super::{cq, data, ext_cq, ext_qp};
@@ -76,6 +77,7 @@ struct Context {
     model: usize,
     /// Opened by the connection manager, which never closes it here.
     pinned: bool,
+    events: Queue,
 }
 
 /// The devices' C side.
@@ -105,7 +107,8 @@ impl Devices {
         self.devices[model].as_ptr()
     }
 
-    fn open(&mut self, model: usize, pinned: bool) -> *mut ibv_context {
+    fn open(&mut self, model: usize, pinned: bool) -> Result<*mut ibv_context, c_int> {
+        let events = Queue::new()?;
         let device = self.device(model);
         let c = CBox::new(verbs_context {
             query_port: Some(query::query_port),
@@ -124,7 +127,7 @@ impl Devices {
         let mut plain = ibv_context {
             device,
             cmd_fd: -1,
-            async_fd: -1,
+            async_fd: events.fd(),
             num_comp_vectors: 2,
             abi_compat: __VERBS_ABI_IS_EXTENDED,
             ..ibv_context::default()
@@ -133,22 +136,28 @@ impl Devices {
         plain.ops.req_notify_cq = Some(cq::req_notify_cq);
         plain.ops.post_send = Some(data::post_send);
         plain.ops.post_recv = Some(data::post_recv);
+        plain.ops.post_srq_recv = Some(data::post_srq_recv);
         // SAFETY: the place lies within the allocation just made.
         unsafe { context.write(plain) };
-        self.contexts
-            .insert(context.addr(), Context { c, model, pinned });
-        context
+        let opened = Context {
+            c,
+            model,
+            pinned,
+            events,
+        };
+        self.contexts.insert(context.addr(), opened);
+        Ok(context)
     }
 
     /// The connection manager's own context of a device, the same one every time.
-    pub(super) fn pinned(&mut self, model: usize) -> *mut ibv_context {
+    pub(super) fn pinned(&mut self, model: usize) -> Result<*mut ibv_context, c_int> {
         let found = self
             .contexts
             .iter()
             .find(|(_, c)| c.pinned && c.model == model)
             .map(|(&at, _)| at);
         match found {
-            Some(address) => self.context(address),
+            Some(address) => Ok(self.context(address)),
             None => self.open(model, true),
         }
     }
@@ -164,6 +173,18 @@ impl Devices {
                     .wrapping_byte_add(offset_of!(verbs_context, context))
                     .cast()
             })
+    }
+
+    /// The events of a context.
+    pub(super) fn async_queue(&mut self, context: usize) -> Option<&mut Queue> {
+        Some(&mut self.contexts.get_mut(&context)?.events)
+    }
+
+    /// The events of all contexts.
+    pub(super) fn async_queues(&mut self) -> impl Iterator<Item = &mut Queue> {
+        self.contexts
+            .values_mut()
+            .map(|context| &mut context.events)
     }
 
     fn model_of(&self, call: &str, context: *mut ibv_context) -> &'static Model {
@@ -216,6 +237,7 @@ impl Devices {
             .into_iter()
             .partition(|(_, c)| c.pinned);
         self.contexts = pinned;
+        self.async_queues().for_each(Queue::clear);
         open.into_values().for_each(|context| context.c.retire());
         self.lists = 0;
     }
@@ -335,7 +357,7 @@ unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_contex
         .iter()
         .position(|known| known.as_ptr() == device)
     {
-        Some(model) => world.devices.open(model, false),
+        Some(model) => world.devices.open(model, false).unwrap_or_else(null),
         None => violation("ibv_open_device was given no device"),
     }
 }
@@ -374,9 +396,13 @@ unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_
         Ok(world) => world,
         Err(errno) => return null(errno),
     };
-    let contexts = (0..MODELS.len())
+    let contexts: Result<Vec<_>, _> = (0..MODELS.len())
         .map(|model| world.devices.pinned(model))
         .collect();
+    let contexts = match contexts {
+        Ok(contexts) => contexts,
+        Err(errno) => return null(errno),
+    };
     if !num_devices.is_null() {
         // SAFETY: the caller gives a place for the count.
         unsafe { num_devices.write(MODELS.len().try_into().unwrap_or(0)) };

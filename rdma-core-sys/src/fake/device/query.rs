@@ -4,12 +4,18 @@ use core::ffi::c_int;
 use core::net::IpAddr;
 use std::prelude::rust_2024::*;
 
+use super::super::srq::{MAX_SRQ_SGE, MAX_SRQ_WR};
 use super::super::{by_errno, by_return, enter, violation};
 use super::{MAX_CQE, MAX_MESSAGE, MAX_READS, MAX_SGE, MAX_WR, Model, SCOPE};
 use crate::bindings::{
-    __be16, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_mtu,
-    ibv_port_attr, ibv_port_state, ibv_query_device_ex_input, ibv_transport_type,
+    __be16, ibv_atomic_cap, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_device_cap_flags,
+    ibv_gid, ibv_gid_entry, ibv_mtu, ibv_port_attr, ibv_port_state, ibv_query_device_ex_input,
+    ibv_transport_type,
 };
+
+/// What the devices have beyond the least.
+const CAPABILITIES: u32 = ibv_device_cap_flags::IBV_DEVICE_SRQ_RESIZE.0
+    | ibv_device_cap_flags::IBV_DEVICE_BAD_QKEY_CNTR.0;
 
 fn raw_gid(ip: IpAddr) -> ibv_gid {
     let raw = match ip {
@@ -86,6 +92,15 @@ fn plain(model: &Model) -> ibv_device_attr {
         max_pd: 1 << 10,
         max_qp_rd_atom: MAX_READS.into(),
         max_qp_init_rd_atom: MAX_READS.into(),
+        max_srq: 1 << 10,
+        max_srq_wr: signed(MAX_SRQ_WR),
+        max_srq_sge: signed(MAX_SRQ_SGE),
+        atomic_cap: if model.transport == ibv_transport_type::IBV_TRANSPORT_IB {
+            ibv_atomic_cap::IBV_ATOMIC_HCA
+        } else {
+            ibv_atomic_cap::IBV_ATOMIC_NONE
+        },
+        device_cap_flags: CAPABILITIES,
         max_pkeys: 1,
         phys_port_cnt: 1,
         ..ibv_device_attr::default()
@@ -104,7 +119,11 @@ pub(super) unsafe extern "C" fn query_port(
             return Err(libc::EINVAL);
         }
         let attr = ibv_port_attr {
-            state: ibv_port_state::IBV_PORT_ACTIVE,
+            state: if world.port_down {
+                ibv_port_state::IBV_PORT_DOWN
+            } else {
+                ibv_port_state::IBV_PORT_ACTIVE
+            },
             max_mtu: ibv_mtu::IBV_MTU_4096,
             active_mtu: ibv_mtu::IBV_MTU_1024,
             // Two slots are empty, as on a device whose addresses came and went.
@@ -113,7 +132,7 @@ pub(super) unsafe extern "C" fn query_port(
             pkey_tbl_len: 1,
             active_width: 1,
             active_speed: 1,
-            phys_state: 5,
+            phys_state: if world.port_down { 3 } else { 5 },
             link_layer: 2,
             ..ibv_port_attr::default()
         };
