@@ -216,9 +216,11 @@ fn hint(verb: &'static str, errno: i32) -> Option<String> {
         ("ibv_open_device", libc::EACCES | libc::EPERM) => {
             "the files in /dev/infiniband must be readable and writable by this user".to_owned()
         }
-        ("ibv_reg_mr" | "ibv_create_cq" | "ibv_create_qp" | "ibv_create_srq", libc::ENOMEM) => {
-            memlock_hint()
-        }
+        (
+            "ibv_reg_mr" | "ibv_create_cq" | "ibv_create_cq_ex" | "ibv_create_qp"
+            | "ibv_create_qp_ex" | "ibv_create_srq",
+            libc::ENOMEM,
+        ) => memlock_hint(),
         ("ibv_reg_mr", libc::EINVAL) => {
             "remote write or atomic access needs local write as well, and the length must not be 0"
                 .to_owned()

@@ -78,8 +78,9 @@ pub use crate::attributes::{
 };
 pub use crate::context::Context;
 pub use crate::cq::{
-    CompletionChannel, CompletionEvent, CompletionQueue, CompletionQueueBuilder, CqId, PollError,
-    WcError, WcOpcode, WcStatus, WcSuccess, WorkCompletion,
+    CompletionChannel, CompletionEvent, CompletionFields, CompletionQueue, CompletionQueueBuilder,
+    CqId, ExtendedCompletion, ExtendedCompletionQueue, ExtendedSuccess, PollError, WcError,
+    WcOpcode, WcStatus, WcSuccess, WorkCompletion,
 };
 pub use crate::deadline::{Deadline, wait_for, wait_readable};
 pub use crate::device::{Device, DeviceList, TransportType};
@@ -112,6 +113,7 @@ mod tests {
         send_and_sync::<MemoryRegion>();
         send_and_sync::<CompletionChannel>();
         send_and_sync::<CompletionQueue>();
+        send_and_sync::<ExtendedCompletionQueue>();
         send_and_sync::<QueuePair>();
         send_and_sync::<SharedReceiveQueue>();
         send_and_sync::<AddressHandle>();

@@ -194,6 +194,12 @@ impl DeviceAttributes {
         )
     }
 
+    /// Whether a program plays the device: SoftRoCE gives a number that is no vendor's, older ones
+    /// none. Its library has mistakes that real devices' do not have, and doorbells that can fail.
+    pub(crate) fn is_of_software(&self) -> bool {
+        matches!(self.vendor_id(), 0 | 0x00ff_ffff)
+    }
+
     #[cfg(test)]
     pub(crate) fn from_raw(raw: sys::ibv_device_attr) -> Self {
         Self { raw }

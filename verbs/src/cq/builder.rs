@@ -7,6 +7,8 @@ use rdma_core_sys as sys;
 
 use super::CompletionQueue;
 use super::channel::{CompletionChannel, EventCount};
+use super::extended_completion::CompletionFields;
+use super::extended_queue::{self, ExtendedCompletionQueue};
 use super::inner::{CqInner, CqParents};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, from_pointer};
@@ -66,7 +68,54 @@ impl<'a> CompletionQueueBuilder<'a> {
     /// not be locked.
     #[doc(alias = "ibv_create_cq")]
     pub fn build(self) -> Result<CompletionQueue, Error> {
-        let verb = "ibv_create_cq";
+        self.build_with("ibv_create_cq", |context, new| {
+            let [entries, vector] = [new.cqe, new.comp_vector].map(u32::cast_signed);
+            // SAFETY: as `build_with` says, and both numbers were made from positive ones of C.
+            unsafe { sys::ibv_create_cq(context, entries, new.cq_context, new.channel, vector) }
+        })
+    }
+
+    /// Creates the queue so that its completions tell `fields`.
+    ///
+    /// # Errors
+    /// Those of [`build`](Self::build); [`ErrorKind::Unsupported`] where the device has no extended
+    /// queues, or none that tell all of `fields`.
+    #[doc(alias = "ibv_create_cq_ex")]
+    pub fn build_extended(
+        self,
+        fields: CompletionFields,
+    ) -> Result<ExtendedCompletionQueue, Error> {
+        let explain = |error: Error| match error.kind() {
+            ErrorKind::Unsupported => error.with_hint(
+                "ask for fewer fields: many devices have no timestamps, and some no extended \
+                 completion queues at all",
+            ),
+            _ => error,
+        };
+        let queue = self.build_with("ibv_create_cq_ex", |context, new| {
+            new.wc_flags = fields.bits();
+            // SAFETY: as `build_with` says.
+            unsafe { extended_queue::create(context, new) }
+        });
+        let queue = queue.map_err(|error| {
+            let detail = format!("fields {fields:?}");
+            explain(match error.errno() {
+                Some(_) => error.with_detail(detail),
+                None => error,
+            })
+        })?;
+        // SAFETY: the queue was made so just now.
+        unsafe { ExtendedCompletionQueue::new(queue, fields) }.map_err(explain)
+    }
+
+    /// Creates the queue by `create`, which gets an open context and attributes that name live
+    /// objects of it, and returns the C queue or NULL with errno. The context pointer is only ever
+    /// handed back to `CompletionChannel::try_next_event`, for which it lives as long as the queue.
+    fn build_with(
+        self,
+        verb: &'static str,
+        create: impl FnOnce(*mut sys::ibv_context, &mut sys::ibv_cq_init_attr_ex) -> *mut sys::ibv_cq,
+    ) -> Result<CompletionQueue, Error> {
         let raw_context = self.context.raw_checked(verb)?;
         let origin = self.context.origin();
         if self
@@ -80,51 +129,42 @@ impl<'a> CompletionQueueBuilder<'a> {
             ));
         }
         let max = self.context.attributes().max_cqe();
-        let entries = i32::try_from(self.entries)
-            .ok()
-            .filter(|_| (1..=max).contains(&self.entries))
-            .ok_or_else(|| {
-                Error::refused(
-                    verb,
-                    ErrorKind::Limit,
-                    format!(
-                        "{} entries asked, device {} allows 1 to {max}",
-                        self.entries,
-                        self.context.name()
-                    ),
-                )
-            })?;
+        let entries = self.entries;
+        if i32::try_from(entries).is_err() || !(1..=max).contains(&entries) {
+            return Err(Error::refused(
+                verb,
+                ErrorKind::Limit,
+                format!(
+                    "{entries} entries asked, device {} allows 1 to {max}",
+                    self.context.name()
+                ),
+            ));
+        }
         let vectors = {
             // SAFETY: the context is open; the field is set when it was opened.
             let count = unsafe { (*raw_context).num_comp_vectors };
             u32::try_from(count).unwrap_or(0).max(1)
         };
-        let vector = i32::try_from(self.vector)
-            .ok()
-            .filter(|_| self.vector < vectors)
-            .ok_or_else(|| {
-                Error::refused(
-                    verb,
-                    ErrorKind::Limit,
-                    format!("vector {} asked, the device has {vectors}", self.vector),
-                )
-            })?;
+        if self.vector >= vectors {
+            return Err(Error::refused(
+                verb,
+                ErrorKind::Limit,
+                format!("vector {} asked, the device has {vectors}", self.vector),
+            ));
+        }
         let events = Arc::new(EventCount::new());
         let channel = self.channel.map(|(channel, _)| channel.clone());
         let raw_channel = channel
             .as_ref()
             .map_or(ptr::null_mut(), CompletionChannel::raw);
-        // SAFETY: context and channel are live; the context pointer is only ever handed back to
-        // `CompletionChannel::try_next_event`, for which `events` lives as long as the queue.
-        let raw = unsafe {
-            sys::ibv_create_cq(
-                raw_context,
-                entries,
-                Arc::as_ptr(&events).cast_mut().cast(),
-                raw_channel,
-                vector,
-            )
+        let mut attributes = sys::ibv_cq_init_attr_ex {
+            cqe: entries,
+            cq_context: Arc::as_ptr(&events).cast_mut().cast(),
+            channel: raw_channel,
+            comp_vector: self.vector,
+            ..Default::default()
         };
+        let raw = create(raw_context, &mut attributes);
         let raw =
             from_pointer(verb, raw).map_err(|e| e.with_detail(format!("{entries} entries")))?;
         let id = events.queue;

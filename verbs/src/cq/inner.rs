@@ -2,14 +2,13 @@
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-use std::slice;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rdma_core_sys as sys;
 
 use super::channel::{CompletionChannel, EventCount};
 use super::room::Room;
-use super::{PollError, WorkCompletion};
+use super::{PollError, WorkCompletion, filled};
 use crate::context::Context;
 use crate::error::{CloseError, Error, ErrorKind, from_return};
 use crate::owned::{Destroy, Owned};
@@ -70,7 +69,7 @@ impl CqInner {
         &self,
         out: &'a mut [MaybeUninit<WorkCompletion>],
     ) -> Result<&'a mut [WorkCompletion], PollError> {
-        if !self.owned.origin().is_current() {
+        if !self.is_current() {
             return Err(PollError::Forked);
         }
         let room = i32::try_from(out.len()).unwrap_or(i32::MAX);
@@ -81,10 +80,16 @@ impl CqInner {
                 // SAFETY: foreign code was given the first `got` entries to fill, and `got` is at
                 // most the length; any bit pattern is a valid completion, also in the fields that
                 // a provider does not set for this kind of request.
-                Ok(unsafe { slice::from_raw_parts_mut(out.as_mut_ptr().cast(), got) })
+                Ok(unsafe { filled(out, got) })
             }
             _ => Err(PollError::Provider(got)),
         }
+    }
+
+    /// Whether the queue was made by this process.
+    #[inline]
+    pub(crate) fn is_current(&self) -> bool {
+        self.owned.origin().is_current()
     }
 
     pub(crate) fn context(&self) -> &Context {

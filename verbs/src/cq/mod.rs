@@ -3,6 +3,9 @@
 mod builder;
 mod channel;
 mod completion;
+mod extended_clock;
+mod extended_completion;
+mod extended_queue;
 mod inner;
 mod room;
 
@@ -18,6 +21,8 @@ use rdma_core_sys as sys;
 pub use self::builder::CompletionQueueBuilder;
 pub use self::channel::{CompletionChannel, CompletionEvent, CqId};
 pub use self::completion::{WcError, WcOpcode, WcStatus, WcSuccess, WorkCompletion};
+pub use self::extended_completion::{CompletionFields, ExtendedCompletion, ExtendedSuccess};
+pub use self::extended_queue::ExtendedCompletionQueue;
 
 pub(crate) use self::inner::CqInner;
 pub(crate) use self::room::CqRoom;
@@ -25,7 +30,7 @@ pub(crate) use self::room::CqRoom;
 use self::channel::no_completion;
 use crate::context::Context;
 use crate::deadline::{Deadline, wait_for};
-use crate::error::{CloseError, Error, ErrorKind, from_return};
+use crate::error::{CloseError, ErrnoText, Error, ErrorKind, from_return};
 
 /// How long a waiting thread sleeps at most before it looks into the queue again: another thread may
 /// have taken its event, and a kernel short of memory may have dropped it.
@@ -49,12 +54,16 @@ pub enum PollError {
     /// The provider answered with this number, which is no count of completions.
     #[error("ibv_poll_cq failed with {0}")]
     Provider(i32),
+    /// An extended queue could not be polled; the errno is positive.
+    #[error("ibv_start_poll failed: {}", ErrnoText(*.0))]
+    Start(i32),
 }
 
 impl From<PollError> for Error {
     fn from(error: PollError) -> Self {
         match error {
             PollError::Forked => Self::forked("ibv_poll_cq"),
+            PollError::Start(errno) => Self::from_errno("ibv_start_poll", errno),
             PollError::Provider(code) => Self::refused(
                 "ibv_poll_cq",
                 ErrorKind::Provider,
@@ -112,29 +121,38 @@ impl CompletionQueue {
         out: &'a mut [MaybeUninit<WorkCompletion>],
         deadline: Deadline,
     ) -> Result<&'a mut [WorkCompletion], Error> {
+        let got = self.wait_with(deadline, || Ok(self.poll(out)?.len()))?;
+        // SAFETY: the last poll filled the first `got` entries.
+        Ok(unsafe { filled(out, got) })
+    }
+
+    /// Waits until `poll` has got completions, and says how many: polls, arms, polls, sleeps, again.
+    fn wait_with(
+        &self,
+        deadline: Deadline,
+        mut poll: impl FnMut() -> Result<usize, Error>,
+    ) -> Result<usize, Error> {
         let channel = self.own_channel()?;
-        let got = loop {
+        loop {
             let over = deadline.has_passed();
-            let got = self.poll(out)?.len();
+            let got = poll()?;
             if got > 0 {
-                break got;
+                return Ok(got);
             }
             if over {
                 return Err(no_completion());
             }
             self.arm()?;
-            let got = self.poll(out)?.len();
+            let got = poll()?;
             if got > 0 {
-                break got;
+                return Ok(got);
             }
             let nap = deadline.min(Deadline::after(NAP));
             if wait_for(channel.as_fd(), nap, || channel.try_next_event())?.is_some() {
                 // The event is used up: whoever sleeps on this queue needs the next one.
                 self.arm()?;
             }
-        };
-        // SAFETY: the last poll filled the first `got` entries.
-        Ok(unsafe { slice::from_raw_parts_mut(out.as_mut_ptr().cast(), got) })
+        }
     }
 
     /// The channel, if this queue has it for itself.
@@ -223,6 +241,15 @@ impl CompletionQueue {
     pub(crate) fn inner(&self) -> &Arc<CqInner> {
         &self.inner
     }
+}
+
+/// The first `got` entries.
+///
+/// # Safety
+/// - `got` is at most the length, and so many entries are filled with values of the type.
+unsafe fn filled<T>(out: &mut [MaybeUninit<T>], got: usize) -> &mut [T] {
+    // SAFETY: forwarded to the caller.
+    unsafe { slice::from_raw_parts_mut(out.as_mut_ptr().cast(), got) }
 }
 
 impl fmt::Debug for CompletionQueue {

@@ -3,6 +3,7 @@ mod blocking;
 mod common;
 mod completions;
 mod drops;
+mod extended_completions;
 mod failing;
 mod posting;
 mod removal;
