@@ -1,7 +1,7 @@
 //! The libraries on a real device: each test is named after the rule it holds.
 
 mod cm;
-mod faults;
+mod preloaded;
 mod raw;
 mod rpma;
 mod verbs;
@@ -11,10 +11,15 @@ use std::process::ExitCode;
 use harness::{Role, Test};
 
 fn main() -> ExitCode {
-    let tests: Vec<Test> = [verbs::tests(), cm::tests(), rpma::tests(), faults::tests()]
-        .into_iter()
-        .flatten()
-        .collect();
-    let roles: Vec<Role> = [verbs::ROLES, cm::ROLES, faults::ROLES].concat();
-    harness::run(tests, &[roles, rpma::roles()].concat())
+    let tests: Vec<Test> = [
+        verbs::tests(),
+        cm::tests(),
+        rpma::tests(),
+        preloaded::tests(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let roles: Vec<Role> = [verbs::ROLES, cm::ROLES].concat();
+    harness::run(tests, &[roles, rpma::roles(), preloaded::roles()].concat())
 }
