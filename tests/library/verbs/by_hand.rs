@@ -32,16 +32,27 @@ impl End {
         qp_type: QpType,
         change: impl FnOnce(QueuePairBuilder<'_>) -> QueuePairBuilder<'_>,
     ) -> Result<Self, Failed> {
+        let mut access = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
+        if qp_type == QpType::RC {
+            access |= AccessFlags::REMOTE_ATOMIC;
+        }
+        Self::with_access(pd, qp_type, access, change)
+    }
+
+    /// As [`new`](Self::new), with what the peer may do.
+    pub(crate) fn with_access(
+        pd: &ProtectionDomain,
+        qp_type: QpType,
+        access: AccessFlags,
+        change: impl FnOnce(QueuePairBuilder<'_>) -> QueuePairBuilder<'_>,
+    ) -> Result<Self, Failed> {
         let context = pd.context();
         let send_cq = CompletionQueue::builder(context, 64).build()?;
         let recv_cq = CompletionQueue::builder(context, 64).build()?;
         let builder = QueuePair::builder(pd, qp_type, &send_cq, &recv_cq).max_inline_data(64);
         let qp = change(builder).build()?;
         let mut init = InitAttributes::new(device().port);
-        init.access = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
-        if qp_type == QpType::RC {
-            init.access |= AccessFlags::REMOTE_ATOMIC;
-        }
+        init.access = access;
         init.qkey = QKEY;
         qp.to_init(&init)?;
         Ok(Self {
@@ -55,6 +66,16 @@ impl End {
 
     /// Ready to send: towards `peer` for a connected type.
     pub(crate) fn connect(&self, peer: &Self) -> Result<(), Failed> {
+        self.connect_with(peer, |_, _| {})
+    }
+
+    /// As [`connect`](Self::connect), with other attributes than the defaults.
+    pub(crate) fn connect_with(
+        &self,
+        peer: &Self,
+        change: impl FnOnce(&mut RtrAttributes, &mut RtsAttributes),
+    ) -> Result<(), Failed> {
+        let mut rts = RtsAttributes::new(PSN);
         if self.qp.qp_type() == QpType::UD {
             self.qp.to_rtr_datagram()?;
         } else {
@@ -62,10 +83,11 @@ impl End {
             let mtu = context.active_port(device().port)?.active_mtu();
             let mtu = mtu.and_then(PathMtu::at_most).ok_or("the port's MTU")?;
             let number = peer.qp.number();
-            self.qp
-                .to_rtr(&RtrAttributes::new(loopback(context)?, mtu, number, PSN))?;
+            let mut rtr = RtrAttributes::new(loopback(context)?, mtu, number, PSN);
+            change(&mut rtr, &mut rts);
+            self.qp.to_rtr(&rtr)?;
         }
-        Ok(self.qp.to_rts(&RtsAttributes::new(PSN))?)
+        Ok(self.qp.to_rts(&rts)?)
     }
 
     /// Posts a receive into the second half of the buffer.
@@ -121,11 +143,19 @@ pub(crate) fn loopback(context: &Context) -> Result<Address, Failed> {
 
 /// Two connected ends of a type, each in a protection domain of its own.
 pub(crate) fn pair(qp_type: QpType) -> Result<(End, End), Failed> {
+    pair_with(qp_type, |_, _| {})
+}
+
+/// As [`pair`], with other attributes than the defaults for both.
+pub(crate) fn pair_with(
+    qp_type: QpType,
+    change: impl Fn(&mut RtrAttributes, &mut RtsAttributes),
+) -> Result<(End, End), Failed> {
     let context = open()?;
     let one = End::new(&ProtectionDomain::new(&context)?, qp_type, |qp| qp)?;
     let two = End::new(&ProtectionDomain::new(&context)?, qp_type, |qp| qp)?;
-    one.connect(&two)?;
-    two.connect(&one)?;
+    one.connect_with(&two, &change)?;
+    two.connect_with(&one, &change)?;
     Ok((one, two))
 }
 

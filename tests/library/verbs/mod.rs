@@ -3,8 +3,10 @@
 mod async_events;
 mod by_hand;
 mod draining;
+mod errors;
 mod events;
 mod limits;
+mod lost;
 mod objects;
 mod optional;
 mod ports;
@@ -27,6 +29,8 @@ pub(crate) fn tests() -> Vec<Test> {
         optional::tests(),
         windows::tests(),
         draining::tests(),
+        errors::tests(),
+        lost::tests(),
         async_events::tests(),
     ]
     .into_iter()
