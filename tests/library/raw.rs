@@ -80,23 +80,20 @@ impl Buffer {
             offset + bytes.len() <= self.layout.size(),
             "outside the buffer"
         );
-        for (n, byte) in bytes.iter().enumerate() {
-            let place = self.memory.as_ptr().wrapping_add(offset + n);
-            // SAFETY: inside the allocation, to which no reference exists; the device reads it
-            // only after the call that posts it.
-            unsafe { place.write_volatile(*byte) };
-        }
+        let place = self.memory.as_ptr().wrapping_add(offset);
+        // SAFETY: inside the allocation, to which no reference exists, and not the caller's bytes;
+        // the device reads it only after the call that posts it.
+        unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
     pub(crate) fn load(&self, offset: usize, len: usize) -> Vec<u8> {
         assert!(offset + len <= self.layout.size(), "outside the buffer");
-        (offset..offset + len)
-            .map(|n| {
-                let place = self.memory.as_ptr().wrapping_add(n);
-                // SAFETY: inside the allocation, to which no reference exists.
-                unsafe { place.read_volatile() }
-            })
-            .collect()
+        let mut bytes = vec![0; len];
+        let place = self.memory.as_ptr().wrapping_add(offset);
+        // SAFETY: inside the allocation, to which no reference exists, and not the new vector. A
+        // device that writes meanwhile would be a fault of the test, and shows in the bytes only.
+        unsafe { place.copy_to_nonoverlapping(bytes.as_mut_ptr(), len) };
+        bytes
     }
 }
 

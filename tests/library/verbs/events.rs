@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use harness::{Failed, Need, Outcome, SECOND, Test, WAIT, ensure, ensure_eq, phase, test};
 use rpma::cm::verbs::{
-    CompletionChannel, CompletionQueue, Deadline, ErrorKind, ProtectionDomain, QpAttributes,
-    QpState, QpType, QueuePair, SendRequest, sys,
+    CompletionChannel, CompletionQueue, Deadline, ErrorKind, InitAttributes, ProtectionDomain,
+    QpState, QpType, QueuePair, SendRequest,
 };
 
 use super::objects::open;
@@ -46,23 +46,28 @@ pub(crate) fn tests() -> Vec<Test> {
 /// A queue pair in the error state: each send posted to it completes at once, as flushed.
 ///
 /// Not a receive: SoftRoCE does not look at its receive queue again once it is in that state.
-struct Flushing {
+pub(super) struct Flushing {
     qp: QueuePair,
-    cq: CompletionQueue,
-    channel: CompletionChannel,
+    pub(super) cq: CompletionQueue,
+    pub(super) channel: CompletionChannel,
 }
 
 impl Flushing {
     fn new() -> Result<Self, Failed> {
-        let context = open()?;
-        let channel = CompletionChannel::new(&context)?;
-        Self::on(&channel, false)
+        Self::sized(4)
     }
 
-    fn on(channel: &CompletionChannel, shared: bool) -> Result<Self, Failed> {
+    /// With room for `sends` completions at once.
+    pub(super) fn sized(sends: u32) -> Result<Self, Failed> {
+        let context = open()?;
+        let channel = CompletionChannel::new(&context)?;
+        Self::on(&channel, false, sends)
+    }
+
+    fn on(channel: &CompletionChannel, shared: bool, sends: u32) -> Result<Self, Failed> {
         let context = channel.context();
         let pd = ProtectionDomain::new(context)?;
-        let builder = CompletionQueue::builder(context, 16);
+        let builder = CompletionQueue::builder(context, sends + 12);
         let cq = if shared {
             builder.shared_channel(channel)
         } else {
@@ -70,24 +75,10 @@ impl Flushing {
         }
         .build()?;
         let qp = QueuePair::builder(&pd, QpType::RC, &cq, &cq)
-            .max_send_wr(4)
+            .max_send_wr(sends)
             .max_recv_wr(4)
             .build()?;
-        let (mut raw, _) = {
-            let a = QpAttributes::new();
-            (*a.as_raw().0, ())
-        };
-        raw.qp_state = sys::ibv_qp_state::IBV_QPS_INIT;
-        raw.port_num = harness::device().port;
-        let mask = [
-            sys::ibv_qp_attr_mask::IBV_QP_STATE,
-            sys::ibv_qp_attr_mask::IBV_QP_PKEY_INDEX,
-            sys::ibv_qp_attr_mask::IBV_QP_PORT,
-            sys::ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS,
-        ]
-        .into_iter()
-        .fold(0, |mask, bit| mask | bit.0.cast_signed());
-        qp.modify(&QpAttributes::from_raw(raw, mask))?;
+        qp.to_init(&InitAttributes::new(harness::device().port))?;
         qp.set_error()?;
         ensure_eq!(qp.state(), QpState::ERR, "state");
         Ok(Self {
@@ -98,7 +89,7 @@ impl Flushing {
     }
 
     /// Makes one completion.
-    fn complete(&self, wr_id: u64) -> Result<(), Failed> {
+    pub(super) fn complete(&self, wr_id: u64) -> Result<(), Failed> {
         // SAFETY: the request has no memory.
         Ok(unsafe { self.qp.post_send(&mut SendRequest::send(wr_id, &[])) }?)
     }
@@ -208,7 +199,10 @@ fn dropped_while_another_waits() -> Outcome {
 fn a_shared_channel() -> Outcome {
     let context = open()?;
     let channel = CompletionChannel::new(&context)?;
-    let (a, b) = (Flushing::on(&channel, true)?, Flushing::on(&channel, true)?);
+    let (a, b) = (
+        Flushing::on(&channel, true, 4)?,
+        Flushing::on(&channel, true, 4)?,
+    );
     for n in 0..5 {
         a.event(n)?;
         b.event(n)?;

@@ -11,7 +11,9 @@ mod objects;
 mod optional;
 mod ports;
 mod posting;
+mod sizes;
 mod types;
+mod waiting;
 mod windows;
 
 use harness::Test;
@@ -31,6 +33,8 @@ pub(crate) fn tests() -> Vec<Test> {
         draining::tests(),
         errors::tests(),
         lost::tests(),
+        sizes::tests(),
+        waiting::tests(),
         async_events::tests(),
     ]
     .into_iter()
