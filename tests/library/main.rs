@@ -20,6 +20,6 @@ fn main() -> ExitCode {
     .into_iter()
     .flatten()
     .collect();
-    let roles: Vec<Role> = [verbs::ROLES, cm::ROLES].concat();
+    let roles: Vec<Role> = [verbs::roles(), cm::ROLES.to_vec()].concat();
     harness::run(tests, &[roles, rpma::roles(), preloaded::roles()].concat())
 }

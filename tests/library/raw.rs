@@ -22,6 +22,9 @@ pub(crate) struct Buffer {
     layout: Layout,
 }
 
+// SAFETY: the memory is the buffer's alone, and the region may be used from any thread.
+unsafe impl Send for Buffer {}
+
 impl Buffer {
     pub(crate) fn new(pd: &ProtectionDomain, len: usize) -> Result<Self, Failed> {
         Self::with_access(pd, len, AccessFlags::LOCAL_WRITE)

@@ -1,6 +1,7 @@
 //! Rules of the crate `verbs`.
 
 mod async_events;
+mod busy;
 mod by_hand;
 mod draining;
 mod errors;
@@ -12,13 +13,16 @@ mod optional;
 mod ports;
 mod posting;
 mod sizes;
+mod together;
 mod types;
 mod waiting;
 mod windows;
 
-use harness::Test;
+use harness::{Role, Test};
 
-pub(crate) use self::ports::ROLES;
+pub(crate) fn roles() -> Vec<Role> {
+    [ports::ROLES, busy::ROLES].concat()
+}
 
 pub(crate) fn tests() -> Vec<Test> {
     [
@@ -33,6 +37,8 @@ pub(crate) fn tests() -> Vec<Test> {
         draining::tests(),
         errors::tests(),
         lost::tests(),
+        busy::tests(),
+        together::tests(),
         sizes::tests(),
         waiting::tests(),
         async_events::tests(),
