@@ -8,7 +8,10 @@ use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
-use ::bindgen::callbacks::{DeriveTrait, ImplementsTrait, IntKind, ParseCallbacks};
+use ::bindgen::callbacks::{
+    DeriveTrait, EnumVariantCustomBehavior, EnumVariantValue, ImplementsTrait, IntKind,
+    ParseCallbacks,
+};
 use ::bindgen::{EnumVariation, Formatter, RustEdition, RustTarget};
 
 /// C library types that the headers use; the bindings take them from `libc`.
@@ -34,6 +37,24 @@ const BLOCKED_TYPES: &str = "__pthread_.*|__atomic_wide_counter.*|in6?_addr.*|in
 /// private symbol version, which ties a program to one release; `ibv_static_providers` serves static linking.
 const BLOCKED_FUNCTIONS: &str = "ibv_query_port|ibv_reg_mr|ibv_reg_mr_iova|ibv_wr_opcode_str|ibv_query_gid_type|ibv_static_providers";
 
+/// What later releases added, written by hand. Newer headers have it too: it is not to be there twice.
+const LATER: [&str; 3] = [
+    include_str!("../src/later/constants.rs"),
+    include_str!("../src/later/structs.rs"),
+    include_str!("../src/later/functions.rs"),
+];
+
+/// The names after `keyword` in what is written by hand.
+fn later(keyword: &str) -> impl Iterator<Item = &'static str> {
+    let words = LATER
+        .iter()
+        .flat_map(move |text| text.split(keyword).skip(1));
+    words.filter_map(|rest| {
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_')?;
+        (end > 0).then(|| &rest[..end])
+    })
+}
+
 /// Enums whose values are bits to be combined.
 const BIT_SETS: &[&str] = &[
     "ibv_access_flags",
@@ -51,8 +72,6 @@ const BIT_SETS: &[&str] = &[
     "ibv_ops_flags",
     "ibv_parent_domain_init_attr_mask",
     "ibv_pci_atomic_op_size",
-    // Of rdma-core 45 and later.
-    "ibv_placement_type",
     "ibv_port_cap_flags",
     "ibv_port_cap_flags2",
     "ibv_qp_attr_mask",
@@ -87,6 +106,17 @@ impl ParseCallbacks for Callbacks {
         name.starts_with("RDMA_IB_").then_some(IntKind::U64)
     }
 
+    fn enum_variant_behavior(
+        &self,
+        _enum_name: Option<&str>,
+        name: &str,
+        _value: EnumVariantValue,
+    ) -> Option<EnumVariantCustomBehavior> {
+        later("pub const ")
+            .any(|later| later == name)
+            .then_some(EnumVariantCustomBehavior::Hide)
+    }
+
     fn blocklisted_type_implements_trait(
         &self,
         name: &str,
@@ -119,6 +149,8 @@ pub(crate) fn generate(include_dirs: &[PathBuf]) -> Result<String, String> {
         )
         .allowlist_file(r".*/infiniband/(verbs|verbs_api|sa|tm_types)\.h")
         .allowlist_file(r".*/rdma/(rdma_cma|rdma_verbs)\.h")
+        // Of the kernel's header, reached through macros of `verbs_api.h`.
+        .allowlist_type("ib_uverbs_flow_action_esp_(keymat_aes_gcm|replay_bmp)")
         .blocklist_function(BLOCKED_FUNCTIONS)
         .blocklist_type(LIBC_TYPES.join("|"))
         .blocklist_type(BLOCKED_TYPES)
@@ -141,6 +173,15 @@ pub(crate) fn generate(include_dirs: &[PathBuf]) -> Result<String, String> {
     for name in BIT_SETS {
         builder = builder.bitfield_enum(name);
     }
+    for name in later("pub struct ") {
+        builder = builder.blocklist_type(name);
+    }
+    for name in later("fn ") {
+        builder = builder.blocklist_function(name);
+    }
+    for name in later("pub const ") {
+        builder = builder.blocklist_var(name);
+    }
     // The generator panics when it cannot load libclang.
     let bindings = match catch_unwind(AssertUnwindSafe(|| builder.generate())) {
         Ok(Ok(bindings)) => bindings,
@@ -156,7 +197,12 @@ pub(crate) fn generate(include_dirs: &[PathBuf]) -> Result<String, String> {
         "// Made by bindgen from the headers of rdma-core; change build/bindgen.rs and run `cargo xtask bindings`.\n\n",
     );
     let _ = writeln!(text, "use libc::{{{}}};\n", LIBC_TYPES.join(", "));
-    text.push_str(&name_anonymous_enums(&bindings.to_string()));
+    let items = name_anonymous_enums(&bindings.to_string());
+    // Only newer headers have structs that name them.
+    for name in later("pub struct ").filter(|name| items.contains(&format!("mut {name}"))) {
+        let _ = writeln!(text, "use crate::later::{name};");
+    }
+    text.push_str(&items);
     Ok(text)
 }
 

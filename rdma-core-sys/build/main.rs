@@ -14,7 +14,6 @@ use crate::find::{Environment, Found};
 fn main() -> ExitCode {
     println!("cargo::rerun-if-changed=build");
     println!("cargo::rerun-if-changed=wrapper.h");
-    println!("cargo::rustc-check-cfg=cfg(rdma_core_has_flush)");
     let environment = Environment::read();
 
     let found = if environment.no_link {
@@ -71,10 +70,6 @@ fn write_bindings(environment: &Environment, found: &Found) -> Result<(), String
     let out_dir = std::env::var_os("OUT_DIR").ok_or("cargo did not set OUT_DIR")?;
     let out = std::path::Path::new(&out_dir).join("bindings.rs");
     let text = bindings::generate(&include_dirs)?;
-    if text.contains("IBV_QP_EX_WITH_FLUSH") {
-        // Headers of rdma-core 45 or later: `src/v45.rs` would define the same names again.
-        println!("cargo::rustc-cfg=rdma_core_has_flush");
-    }
     std::fs::write(&out, text).map_err(|e| format!("cannot write {}: {e}", out.display()))?;
     if let Some(copy) = &environment.bindings_copy {
         std::fs::copy(&out, copy)

@@ -41,6 +41,16 @@ impl ib_uverbs_flow_action_esp_keymat {
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ib_uverbs_flow_action_esp_keymat(pub ::core::ffi::c_uint);
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ib_uverbs_flow_action_esp_keymat_aes_gcm {
+    pub iv: __u64,
+    pub iv_algo: __u32,
+    pub salt: __u32,
+    pub icv_len: __u32,
+    pub key_len: __u32,
+    pub aes_key: [__u32; 8usize],
+}
 impl ib_uverbs_flow_action_esp_replay {
     pub const IB_UVERBS_FLOW_ACTION_ESP_REPLAY_NONE: ib_uverbs_flow_action_esp_replay = ib_uverbs_flow_action_esp_replay(
         0,
@@ -52,6 +62,11 @@ impl ib_uverbs_flow_action_esp_replay {
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct ib_uverbs_flow_action_esp_replay(pub ::core::ffi::c_uint);
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ib_uverbs_flow_action_esp_replay_bmp {
+    pub size: __u32,
+}
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ib_uverbs_flow_action_esp_encap {
@@ -4693,6 +4708,30 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> ::core::ffi::c_int;
+}
+impl ibv_tmh_op {
+    pub const IBV_TMH_NO_TAG: ibv_tmh_op = ibv_tmh_op(0);
+    pub const IBV_TMH_RNDV: ibv_tmh_op = ibv_tmh_op(1);
+    pub const IBV_TMH_FIN: ibv_tmh_op = ibv_tmh_op(2);
+    pub const IBV_TMH_EAGER: ibv_tmh_op = ibv_tmh_op(3);
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct ibv_tmh_op(pub ::core::ffi::c_uint);
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_tmh {
+    pub opcode: u8,
+    pub reserved: [u8; 3usize],
+    pub app_ctx: __be32,
+    pub tag: __be64,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct ibv_rvh {
+    pub va: __be64,
+    pub rkey: __be32,
+    pub len: __be32,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]

@@ -4,7 +4,8 @@ use core::ffi::{c_uint, c_void};
 
 use crate::bindings::{
     ib_uverbs_advise_mr_advice, ib_uverbs_flow_action_esp, ib_uverbs_flow_action_esp_encap,
-    ib_uverbs_flow_action_esp_keymat, ib_uverbs_flow_action_esp_replay, ibv_access_flags,
+    ib_uverbs_flow_action_esp_keymat, ib_uverbs_flow_action_esp_keymat_aes_gcm,
+    ib_uverbs_flow_action_esp_replay, ib_uverbs_flow_action_esp_replay_bmp, ibv_access_flags,
 };
 
 /// What kind of prefetch [`ibv_advise_mr`](crate::ibv_advise_mr) asks for.
@@ -27,6 +28,14 @@ pub const IBV_QPF_GRH_REQUIRED: u8 = 1;
 
 /// How an encryption action of a flow keeps its keys.
 pub type ibv_flow_action_esp_keymat = ib_uverbs_flow_action_esp_keymat;
+/// Keys and initialisation vector of [`IBV_FLOW_ACTION_ESP_KEYMAT_AES_GCM`].
+pub type ibv_flow_action_esp_keymat_aes_gcm = ib_uverbs_flow_action_esp_keymat_aes_gcm;
+/// How initialisation vectors are chosen: [`IBV_FLOW_ACTION_IV_ALGO_SEQ`].
+pub type ibv_flow_action_esp_keymat_aes_gcm_iv_algo = c_uint;
+/// The window of [`IBV_FLOW_ACTION_ESP_REPLAY_BMP`].
+pub type ibv_flow_action_esp_replay_bmp = ib_uverbs_flow_action_esp_replay_bmp;
+/// Bits `IBV_FLOW_ACTION_ESP_FLAGS_*`.
+pub type ibv_flow_action_esp_flags = c_uint;
 /// How an encryption action of a flow detects replays.
 pub type ibv_flow_action_esp_replay = ib_uverbs_flow_action_esp_replay;
 /// What an encryption action of a flow wraps packets in.
@@ -38,7 +47,7 @@ pub type ibv_flow_action_esp = ib_uverbs_flow_action_esp;
 pub const IBV_FLOW_ACTION_ESP_KEYMAT_AES_GCM: ibv_flow_action_esp_keymat =
     ib_uverbs_flow_action_esp_keymat::IB_UVERBS_FLOW_ACTION_ESP_KEYMAT_AES_GCM;
 /// Initialisation vectors count up.
-pub const IBV_FLOW_ACTION_IV_ALGO_SEQ: u32 = 0;
+pub const IBV_FLOW_ACTION_IV_ALGO_SEQ: ibv_flow_action_esp_keymat_aes_gcm_iv_algo = 0;
 /// Replays are not detected.
 pub const IBV_FLOW_ACTION_ESP_REPLAY_NONE: ibv_flow_action_esp_replay =
     ib_uverbs_flow_action_esp_replay::IB_UVERBS_FLOW_ACTION_ESP_REPLAY_NONE;
@@ -46,19 +55,19 @@ pub const IBV_FLOW_ACTION_ESP_REPLAY_NONE: ibv_flow_action_esp_replay =
 pub const IBV_FLOW_ACTION_ESP_REPLAY_BMP: ibv_flow_action_esp_replay =
     ib_uverbs_flow_action_esp_replay::IB_UVERBS_FLOW_ACTION_ESP_REPLAY_BMP;
 /// The device encrypts, the driver does the rest (the default).
-pub const IBV_FLOW_ACTION_ESP_FLAGS_INLINE_CRYPTO: u32 = 0;
+pub const IBV_FLOW_ACTION_ESP_FLAGS_INLINE_CRYPTO: ibv_flow_action_esp_flags = 0;
 /// The device does everything.
-pub const IBV_FLOW_ACTION_ESP_FLAGS_FULL_OFFLOAD: u32 = 1 << 0;
+pub const IBV_FLOW_ACTION_ESP_FLAGS_FULL_OFFLOAD: ibv_flow_action_esp_flags = 1 << 0;
 /// Tunnel mode (the default).
-pub const IBV_FLOW_ACTION_ESP_FLAGS_TUNNEL: u32 = 0;
+pub const IBV_FLOW_ACTION_ESP_FLAGS_TUNNEL: ibv_flow_action_esp_flags = 0;
 /// Transport mode.
-pub const IBV_FLOW_ACTION_ESP_FLAGS_TRANSPORT: u32 = 1 << 1;
+pub const IBV_FLOW_ACTION_ESP_FLAGS_TRANSPORT: ibv_flow_action_esp_flags = 1 << 1;
 /// Decrypt (the default).
-pub const IBV_FLOW_ACTION_ESP_FLAGS_DECRYPT: u32 = 0;
+pub const IBV_FLOW_ACTION_ESP_FLAGS_DECRYPT: ibv_flow_action_esp_flags = 0;
 /// Encrypt.
-pub const IBV_FLOW_ACTION_ESP_FLAGS_ENCRYPT: u32 = 1 << 2;
+pub const IBV_FLOW_ACTION_ESP_FLAGS_ENCRYPT: ibv_flow_action_esp_flags = 1 << 2;
 /// Begin a new window of extended sequence numbers.
-pub const IBV_FLOW_ACTION_ESP_FLAGS_ESN_NEW_WINDOW: u32 = 1 << 3;
+pub const IBV_FLOW_ACTION_ESP_FLAGS_ESN_NEW_WINDOW: ibv_flow_action_esp_flags = 1 << 3;
 
 /// Access bits that a kernel may ignore.
 pub const IBV_ACCESS_OPTIONAL_RANGE: c_uint = 0x3ff0_0000;

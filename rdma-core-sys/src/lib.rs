@@ -16,8 +16,13 @@
 //!   struct, or a copy of it, may cover memory that the library did not allocate.
 //! - **`Default`** is all zero bits, for structs as for unions.
 //!
-//! The bindings are made from the headers of rdma-core 44 and work with that release and all later ones. The few things of
-//! later releases that are here say so.
+//! - **Sockets**: the emulation of `rdma/rsocket.h` is behind the feature `rsocket`.
+//!
+//! The bindings are made from the headers of rdma-core 44 and work with that release and all later ones. What later releases
+//! added, up to rdma-core 65, says so. A program that uses it still starts with rdma-core 44: functions are looked up at their
+//! first call and answer `EOPNOTSUPP` where the library does not have them (see [`ibv_reg_mr_ex`] and its neighbours), and
+//! fields at the end of a struct have a function of their own that reads them ([`ibv_query_port_v49`], [`ibv_wr_flush`],
+//! [`rdma_cm_event_arg`]).
 #![no_std]
 #![allow(
     non_camel_case_types,
@@ -57,14 +62,17 @@ mod bindings {
 mod constants;
 #[cfg(rdma_fake)]
 pub mod fake;
+#[macro_use]
 mod inline;
+mod later;
+#[cfg(all(feature = "rsocket", not(rdma_fake)))]
+mod rsocket;
 mod unions;
-#[cfg(not(rdma_core_has_flush))]
-mod v45;
 
 pub use crate::bindings::*;
 pub use crate::constants::*;
 pub use crate::inline::*;
+pub use crate::later::*;
+#[cfg(all(feature = "rsocket", not(rdma_fake)))]
+pub use crate::rsocket::*;
 pub use crate::unions::*;
-#[cfg(not(rdma_core_has_flush))]
-pub use crate::v45::*;

@@ -49,3 +49,11 @@ pub type rdma_addr_dst = bindings::rdma_addr__bindgen_ty_2;
 pub type rdma_addr_transport = bindings::rdma_addr__bindgen_ty_3;
 /// [`rdma_cm_event::param`](crate::rdma_cm_event): `conn` for connected services, `ud` for datagram ones.
 pub type rdma_cm_event_param = bindings::rdma_cm_event__bindgen_ty_1;
+/// The first unnamed union of [`ib_uverbs_flow_action_esp_encap`](crate::ib_uverbs_flow_action_esp_encap), field
+/// `__bindgen_anon_1`: the value to wrap in.
+pub type ib_uverbs_flow_action_esp_encap_val =
+    bindings::ib_uverbs_flow_action_esp_encap__bindgen_ty_1;
+/// The second unnamed union of [`ib_uverbs_flow_action_esp_encap`](crate::ib_uverbs_flow_action_esp_encap), field
+/// `__bindgen_anon_2`: the next one, or NULL.
+pub type ib_uverbs_flow_action_esp_encap_next =
+    bindings::ib_uverbs_flow_action_esp_encap__bindgen_ty_2;

@@ -52,15 +52,24 @@ pub(crate) fn set_errno(value: c_int) {
 }
 
 /// What a function that returns a pointer does when the operation is missing: errno is `EOPNOTSUPP` and the result NULL.
-fn null_unsupported<T>() -> *mut T {
+pub(crate) fn null_unsupported<T>() -> *mut T {
     set_errno(libc::EOPNOTSUPP);
     core::ptr::null_mut()
 }
 
 /// What a function that returns an errno value does when the operation is missing.
-fn unsupported() -> c_int {
+pub(crate) fn unsupported() -> c_int {
     libc::EOPNOTSUPP
 }
+
+/// What a function that returns -1 on failure does when the operation is missing: errno is `EOPNOTSUPP`.
+pub(crate) fn minus_one_unsupported() -> c_int {
+    set_errno(libc::EOPNOTSUPP);
+    -1
+}
+
+/// What a function that frees does when the library has no such objects, so that there is none to free.
+pub(crate) fn nothing() {}
 
 /// Where a slot is NULL and the function has no way to say so: C would jump to address 0 here.
 #[cold]

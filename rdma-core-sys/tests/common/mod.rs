@@ -1,6 +1,8 @@
 //! What several tests need: the C compiler on the installed headers, and the text of the committed bindings.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub(crate) mod signatures;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,6 +10,7 @@ use std::process::Command;
 /// The headers that the bindings are made from.
 pub(crate) const INCLUDES: &str = "\
 #include <infiniband/verbs.h>
+#include <infiniband/tm_types.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
 ";
@@ -24,12 +27,18 @@ pub(crate) fn scratch(name: &str) -> PathBuf {
     dir
 }
 
+/// Where the headers are: those of another release, when the variable says so, or the ones that the build script found.
+fn include_dir() -> Option<PathBuf> {
+    let other = std::env::var_os("RDMA_CORE_SYS_TEST_HEADERS").map(PathBuf::from);
+    other.or(option_env!("RDMA_CORE_SYS_INCLUDE").map(PathBuf::from))
+}
+
 /// Runs the C compiler and returns what it printed.
 pub(crate) fn cc(args: &[&str]) -> String {
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let mut command = Command::new(&compiler);
-    if let Some(dir) = option_env!("RDMA_CORE_SYS_INCLUDE") {
-        command.args(["-I", dir]);
+    if let Some(dir) = include_dir() {
+        command.arg("-I").arg(dir);
     }
     let output = command.args(args).output().unwrap_or_else(|e| {
         panic!("cannot run the C compiler `{compiler}` (package gcc, or set CC): {e}")
@@ -73,6 +82,34 @@ pub(crate) fn preprocessed(name: &str) -> String {
     let file = scratch(name).join("headers.c");
     std::fs::write(&file, INCLUDES).expect("the scratch directory is writable");
     cc(&["-E", "-P", file.to_str().expect("the path is text")])
+}
+
+/// The headers' own text with macros and without what they include: what they themselves define, and nothing of the C library.
+pub(crate) fn own_lines(name: &str, files: &[&str]) -> String {
+    let file = scratch(name).join("headers.c");
+    let includes: String = files
+        .iter()
+        .map(|file| format!("#include <{file}>\n"))
+        .collect();
+    std::fs::write(&file, includes).expect("the scratch directory is writable");
+    let text = cc(&["-E", "-dD", file.to_str().expect("the path is text")]);
+    let mut own = String::new();
+    let mut is_own = false;
+    for line in text.lines() {
+        // `# 12 "/usr/include/rdma/rdma_cma.h" 2`: the next line comes from there.
+        match line
+            .strip_prefix("# ")
+            .and_then(|rest| rest.split('"').nth(1))
+        {
+            Some(from) => is_own = files.iter().any(|file| from.ends_with(&format!("/{file}"))),
+            None if is_own => {
+                own.push_str(line);
+                own.push('\n');
+            }
+            None => {}
+        }
+    }
+    own
 }
 
 /// Whether `text` has `word` as a whole identifier.
@@ -194,12 +231,18 @@ fn constant(text: &str) -> (String, u64) {
     (name.trim().to_owned(), number)
 }
 
-/// The names of the `pub const` items of a handwritten source file.
-pub(crate) fn handwritten_constants(path: &str) -> Vec<String> {
-    source(path)
+/// The names after `keyword` at the beginning of a line of a handwritten source file.
+pub(crate) fn handwritten_names(path: &str, keyword: &str) -> Vec<String> {
+    let text = source(path);
+    let rests = text
         .lines()
-        .filter_map(|line| line.trim().strip_prefix("pub const "))
-        .filter_map(|rest| rest.split_once(':'))
-        .map(|(name, _)| name.to_owned())
+        .filter_map(|line| line.trim().strip_prefix(keyword));
+    rests
+        .filter_map(|rest| {
+            rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+                .next()
+        })
+        .filter(|name| !name.is_empty() && !name.starts_with('$'))
+        .map(str::to_owned)
         .collect()
 }

@@ -73,7 +73,7 @@ const UNNAMED: &[(&str, &str, &str)] = &[
 ];
 
 /// Sizes and offsets in C: of each record its size and alignment, of each field its offset and size.
-fn layout_in_c(records: &[Record]) -> BTreeMap<String, (usize, usize)> {
+fn layout_in_c(name: &str, records: &[Record]) -> BTreeMap<String, (usize, usize)> {
     let mut program = format!(
         "#include <stdio.h>\n#include <stddef.h>\n{}int main(void)\n{{\n",
         common::INCLUDES
@@ -93,7 +93,7 @@ fn layout_in_c(records: &[Record]) -> BTreeMap<String, (usize, usize)> {
         }
     }
     program.push_str("\treturn 0;\n}\n");
-    common::run_c("layout", &program)
+    common::run_c(name, &program)
         .lines()
         .map(|line| {
             let words: Vec<&str> = line.split(' ').collect();
@@ -106,7 +106,7 @@ fn layout_in_c(records: &[Record]) -> BTreeMap<String, (usize, usize)> {
 #[test]
 fn every_record_is_laid_out_as_in_the_installed_headers() {
     let records = records::all();
-    let theirs = layout_in_c(&records);
+    let theirs = layout_in_c("layout", &records);
     let mut wrong = Vec::new();
     for record in &records {
         let (size, align) = theirs[record.name];
@@ -130,6 +130,71 @@ fn every_record_is_laid_out_as_in_the_installed_headers() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Structs of later releases, with a word that headers have when they have the struct in this form.
+fn later() -> Vec<(Record, &'static str)> {
+    let headers = common::preprocessed("layout-later-headers");
+    let mut records = records::later();
+    records.retain(|(_, word)| common::has_word(&headers, word));
+    records
+}
+
+#[test]
+fn every_record_of_a_later_release_is_laid_out_as_in_headers_that_have_it() {
+    let records: Vec<Record> = later().into_iter().map(|(record, _)| record).collect();
+    let theirs = layout_in_c("layout-later", &records);
+    for record in &records {
+        let name = record.name;
+        assert_eq!(
+            (record.size, record.align),
+            theirs[name],
+            "size and alignment of {name}"
+        );
+        for field in &record.fields {
+            let place = format!("{name}.{}", field.path);
+            assert_eq!(
+                (field.offset, field.size),
+                theirs[&place],
+                "offset and size of {place}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_flush_is_the_slot_after_the_atomic_write() {
+    let headers = common::preprocessed("layout-flush-headers");
+    if !common::has_word(&headers, "wr_flush") {
+        // Headers of rdma-core 44.
+        assert!(!common::has_word(&headers, "ibv_wr_flush"));
+        return;
+    }
+    let program = format!(
+        "#include <stdio.h>\n#include <stddef.h>\n{}int main(void)\n{{\n\tprintf(\"%zu\\n\", offsetof(struct ibv_qp_ex, \
+         wr_flush));\n\treturn 0;\n}}\n",
+        common::INCLUDES
+    );
+    let theirs = common::run_c("layout-flush", &program);
+    let ours = std::mem::offset_of!(rdma_core_sys::ibv_qp_ex, wr_atomic_write) + size_of::<usize>();
+    assert_eq!(theirs.trim(), ours.to_string());
+}
+
+#[test]
+fn no_record_of_a_later_release_is_left_out() {
+    let listed: Vec<&str> = records::later()
+        .iter()
+        .map(|(record, _)| record.name)
+        .collect();
+    for path in ["src/later/structs.rs", "src/later/port.rs"] {
+        for name in common::handwritten_names(path, "pub struct ") {
+            // Of a buffer the headers show only the name.
+            assert!(
+                name == "ibv_buf" || listed.contains(&name.as_str()),
+                "{name} of {path} is not compared with C"
+            );
+        }
+    }
 }
 
 #[test]

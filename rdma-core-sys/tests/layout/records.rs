@@ -52,6 +52,12 @@ pub(crate) fn all() -> Vec<Record> {
             __bindgen_anon_1.val_ptr, __bindgen_anon_1.val_ptr_data_u64, __bindgen_anon_2.next_ptr,
             __bindgen_anon_2.next_ptr_data_u64, len, type_
         }
+        "struct ib_uverbs_flow_action_esp_keymat_aes_gcm" => ib_uverbs_flow_action_esp_keymat_aes_gcm {
+            iv, iv_algo, salt, icv_len, key_len, aes_key
+        }
+        "struct ib_uverbs_flow_action_esp_replay_bmp" => ib_uverbs_flow_action_esp_replay_bmp { size }
+        "struct ibv_tmh" => ibv_tmh { opcode, reserved, app_ctx, tag }
+        "struct ibv_rvh" => ibv_rvh { va, rkey, len }
         "struct ib_uverbs_flow_action_esp" => ib_uverbs_flow_action_esp {
             spi, seq, tfc_pad, flags, hard_limit_pkts
         }
@@ -350,4 +356,33 @@ pub(crate) fn all() -> Vec<Record> {
         }
         "struct rdma_cm_join_mc_attr_ex" => rdma_cm_join_mc_attr_ex { comp_mask, join_flags, addr }
     }
+}
+
+/// Records of later releases, each with a word that headers have when they have the record in this form.
+#[rustfmt::skip]
+pub(crate) fn later() -> Vec<(Record, &'static str)> {
+    let records: Vec<Record> = records! {
+        "struct ibv_dmah" => ibv_dmah { context }
+        "struct ibv_dmah_init_attr" => ibv_dmah_init_attr { comp_mask, cpu_id, ph, tph_mem_type }
+        "struct ibv_mr_init_attr" => ibv_mr_init_attr {
+            length, access, comp_mask, iova, addr, fd, fd_offset, dmah, buf
+        }
+        "struct ibv_fd_arr" => ibv_fd_arr { arr, count }
+        "struct ibv_comp_cntr_caps" => ibv_comp_cntr_caps { max_value, max_counters, supported_qp_attach_ops }
+        "struct ibv_comp_cntr" => ibv_comp_cntr { context, handle }
+        "struct ibv_comp_cntr_init_attr" => ibv_comp_cntr_init_attr { comp_mask, type_, flags }
+        "struct ibv_qp_attach_comp_cntr_attr" => ibv_qp_attach_comp_cntr_attr { comp_mask, op_mask }
+        "struct ibv_port_attr" => ibv_port_attr_v49 {
+            state, max_mtu, active_mtu, gid_tbl_len, port_cap_flags, max_msg_sz, bad_pkey_cntr, qkey_viol_cntr, pkey_tbl_len, lid,
+            sm_lid, lmc, max_vl_num, sm_sl, subnet_timeout, init_type_reply, active_width, active_speed, phys_state, link_layer,
+            flags, port_cap_flags2, active_speed_ex
+        }
+    };
+    let word = |name: &'static str| match name {
+        "ibv_port_attr_v49" => "active_speed_ex",
+        // Its last field came later than the rest.
+        "ibv_mr_init_attr" => "IBV_REG_MR_MASK_BUF",
+        _ => name,
+    };
+    records.into_iter().map(|record| { let word = word(record.name); (record, word) }).collect()
 }
