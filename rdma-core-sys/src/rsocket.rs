@@ -1,7 +1,8 @@
 //! The socket emulation of `rdma/rsocket.h` (feature `rsocket`), raw.
 //!
 //! The descriptors are librdmacm's own numbers: they go to these functions alone, never to a system call or to a type that
-//! closes them. Each function does what the one without the `r` does; all report an error as -1 with errno set.
+//! closes them. Each function does what the one without the `r` does and reports an error as -1 with errno set; only `rclose` of
+//! what is no such descriptor returns the errno itself. A descriptor that the library did not give out is undefined behaviour.
 
 use core::ffi::{c_int, c_uint, c_void};
 

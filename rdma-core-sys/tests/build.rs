@@ -137,6 +137,24 @@ fn links_with_optimisation_across_crates() {
     succeeds(command);
 }
 
+#[test]
+fn the_socket_emulation_links_with_its_feature() {
+    let mut command = cargo(
+        &target_dir("linkers"),
+        &[
+            "test",
+            "--features",
+            "rsocket",
+            "--test",
+            "sockets",
+            "--test",
+            "later",
+        ],
+    );
+    command.env("RUSTFLAGS", "");
+    succeeds(command);
+}
+
 #[track_caller]
 fn says(lines: &[String], reason: &str) {
     assert!(

@@ -99,3 +99,29 @@ macro_rules! later_functions {
         }
     )*};
 }
+
+#[cfg(all(test, not(rdma_fake), not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_is_found_in_a_library_that_was_loaded_for_others_only() {
+        // A library of the C library's package that nothing here is linked with.
+        const LIBRARY: &CStr = c"libresolv.so.2";
+        let symbol = Symbol::new(LIBRARY, "ns_datetosecs\0");
+        assert!(symbol.address().is_none(), "not loaded yet");
+        // SAFETY: the library's initialisation has no precondition.
+        let handle = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
+        assert!(!handle.is_null());
+        let found = symbol.address().expect("loaded now");
+        // SAFETY: the handle is open and the name is a C string.
+        let there = unsafe { libc::dlsym(handle, c"ns_datetosecs".as_ptr()) };
+        assert_eq!(found.as_ptr(), there);
+        assert_eq!(symbol.address(), Some(found), "known now");
+        assert!(
+            Symbol::new(LIBRARY, "ns_no_such_function\0")
+                .address()
+                .is_none()
+        );
+    }
+}
