@@ -54,6 +54,7 @@ mod context;
 mod cq;
 mod deadline;
 mod device;
+mod domain;
 mod error;
 mod flags;
 mod gid;
@@ -84,18 +85,22 @@ pub use crate::cq::{
 };
 pub use crate::deadline::{Deadline, wait_for, wait_readable};
 pub use crate::device::{Device, DeviceList, TransportType};
+pub use crate::domain::ThreadDomain;
 pub use crate::error::{CloseError, ErrnoText, Error, ErrorKind};
 pub use crate::flags::{AccessFlags, SendFlags, WcFlags};
 pub use crate::gid::{GidChoice, GidEntry, GidReason, GidType};
-pub use crate::mr::{Advice, LocalKey, MemoryRegion, RemoteAddr, RemoteKey, Sge};
+pub use crate::mr::{
+    Advice, LocalKey, MemoryRegion, RegionChange, RemoteAddr, RemoteKey, ReregisterError,
+    ReregisterFailure, Sge, UnusableRegion,
+};
 pub use crate::mw::{MemoryWindow, WindowBind, WindowType};
 pub use crate::pd::ProtectionDomain;
 pub use crate::port::{Gid, LinkLayer, PortAttributes, PortState};
 pub use crate::process::{ForkSupport, Origin, fork_support};
 pub use crate::qp::{
-    Capabilities, InitAttributes, InlineRequest, PathMtu, PostError, PostErrorKind, QpAttributes,
-    QpState, QpType, QueuePair, QueuePairBuilder, RecvRequest, RtrAttributes, RtsAttributes,
-    SendRequest, WrOpcode,
+    Capabilities, Ece, InitAttributes, InlineRequest, PathMtu, PostError, PostErrorKind,
+    QpAttributes, QpState, QpType, QueuePair, QueuePairBuilder, RecvRequest, RtrAttributes,
+    RtsAttributes, SendRequest, WrOpcode,
 };
 pub use crate::srq::{SharedReceiveQueue, SrqAttributes, SrqId};
 
@@ -110,6 +115,7 @@ mod tests {
         send_and_sync::<DeviceList>();
         send_and_sync::<Context>();
         send_and_sync::<ProtectionDomain>();
+        send_and_sync::<ThreadDomain>();
         send_and_sync::<MemoryRegion>();
         send_and_sync::<CompletionChannel>();
         send_and_sync::<CompletionQueue>();

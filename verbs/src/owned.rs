@@ -86,6 +86,19 @@ impl<T: Destroy, P> Owned<T, P> {
         &self.parents
     }
 
+    /// The same object with what keeps alive all that it needs from now on.
+    pub(crate) fn with_parents<Q>(self, change: impl FnOnce(P) -> Q) -> Owned<T, Q> {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: `this` is never dropped, and this is the one place on this path that takes the
+        // parents.
+        let parents = unsafe { ManuallyDrop::take(&mut this.parents) };
+        Owned {
+            raw: this.raw,
+            origin: this.origin,
+            parents: ManuallyDrop::new(change(parents)),
+        }
+    }
+
     fn destroy(&mut self) -> Result<(), Error> {
         self.origin.check(T::VERB)?;
         let start = Instant::now();

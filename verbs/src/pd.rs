@@ -1,11 +1,13 @@
 //! Protection domains: what may be used together.
 
 use std::fmt;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use rdma_core_sys as sys;
 
 use crate::context::Context;
+use crate::domain::ThreadDomain;
 use crate::error::{CloseError, Error, from_pointer};
 use crate::owned::{Destroy, Owned, close_shared};
 
@@ -22,7 +24,14 @@ unsafe impl Destroy for sys::ibv_pd {
 /// A protection domain. Cloning gives another handle to the same one.
 #[doc(alias = "ibv_pd")]
 #[derive(Clone)]
-pub struct ProtectionDomain(Arc<Owned<sys::ibv_pd, Context>>);
+pub struct ProtectionDomain(Arc<Owned<sys::ibv_pd, Parents>>);
+
+/// What a protection domain needs.
+pub(crate) struct Parents {
+    /// What a parent domain was made of.
+    pub(crate) made_of: Option<(ProtectionDomain, Option<ThreadDomain>)>,
+    pub(crate) context: Context,
+}
 
 impl ProtectionDomain {
     /// Allocates a domain on `context`.
@@ -35,14 +44,31 @@ impl ProtectionDomain {
         // SAFETY: the context is open.
         let raw = unsafe { sys::ibv_alloc_pd(raw) };
         let raw = from_pointer("ibv_alloc_pd", raw)?;
+        let parents = Parents {
+            made_of: None,
+            context: context.clone(),
+        };
         // SAFETY: the domain was just made and needs its context, which is its parent.
-        let owned = unsafe { Owned::new(raw, context.origin(), context.clone()) };
-        Ok(Self(Arc::new(owned)))
+        Ok(unsafe { Self::own(raw, parents) })
+    }
+
+    /// # Safety
+    /// - `raw` is a live domain that nobody else frees.
+    /// - `parents` is all that it needs.
+    pub(crate) unsafe fn own(raw: NonNull<sys::ibv_pd>, parents: Parents) -> Self {
+        let origin = parents.context.origin();
+        // SAFETY: forwarded to the caller.
+        Self(Arc::new(unsafe { Owned::new(raw, origin, parents) }))
     }
 
     /// The device this domain is of.
     pub fn context(&self) -> &Context {
-        self.0.parents()
+        &self.0.parents().context
+    }
+
+    /// The domain that this [parent domain](Self::with_parent) was made of, if it is one.
+    pub fn parent(&self) -> Option<&ProtectionDomain> {
+        self.0.parents().made_of.as_ref().map(|(pd, _)| pd)
     }
 
     /// Frees the domain now.

@@ -25,6 +25,7 @@ mod ext_cq;
 mod ext_qp;
 mod memory;
 mod objects;
+mod optional;
 mod qp;
 mod readiness;
 mod srq;

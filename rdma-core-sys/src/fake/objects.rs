@@ -3,7 +3,9 @@
 use core::ffi::{c_int, c_uint, c_void};
 use std::prelude::rust_2024::*;
 
+use super::optional::release;
 use super::table::CBox;
+use super::world::World;
 use super::{by_return, enter, null};
 use crate::bindings::{ibv_access_flags, ibv_context, ibv_mr, ibv_pd};
 
@@ -13,12 +15,20 @@ pub(super) struct Pd {
     pub(super) context: usize,
     /// Regions and queue pairs.
     pub(super) users: usize,
+    /// The addresses of protection and thread domain, of a parent domain.
+    pub(super) made_of: Option<(usize, usize)>,
 }
 
 #[derive(Debug)]
 pub(super) struct Mr {
     pub(super) c: CBox<ibv_mr>,
     pub(super) pd: usize,
+    reach: Reach,
+}
+
+/// What a region lets requests reach.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reach {
     addr: u64,
     iova: u64,
     len: u64,
@@ -26,12 +36,58 @@ pub(super) struct Mr {
 }
 
 impl Mr {
+    pub(super) const NOTHING: Reach = Reach {
+        addr: 0,
+        iova: 0,
+        len: 0,
+        access: 0,
+    };
+
+    /// Makes a region of a domain, which C sees with this address and length.
+    pub(super) fn insert(
+        world: &mut World,
+        context: usize,
+        pd: *mut ibv_pd,
+        (addr, length): (*mut c_void, usize),
+        reach: Reach,
+    ) -> *mut ibv_mr {
+        world.pds.of("a registration", pd).users += 1;
+        let handle = world.number();
+        // Never equal, so that one taken for the other is found out.
+        let (lkey, rkey) = (handle << 8 | 0x11, handle << 8 | 0x22);
+        let c = CBox::new(ibv_mr {
+            context: world.devices.context(context),
+            pd,
+            addr,
+            length,
+            handle,
+            lkey,
+            rkey,
+        });
+        let (pointer, address) = (c.as_ptr(), c.address());
+        let pd = pd.addr();
+        world.mrs.insert(address, Self { c, pd, reach });
+        world.lkeys.insert(lkey, address);
+        world.rkeys.insert(rkey, address);
+        pointer
+    }
+
+    pub(super) fn set_memory(&mut self, addr: *mut c_void, length: usize) {
+        self.reach.addr = addr.expose_provenance() as u64;
+        self.reach.iova = self.reach.addr;
+        self.reach.len = length as u64;
+    }
+
+    pub(super) fn set_access(&mut self, access: u32) {
+        self.reach.access = access;
+    }
+
     /// Where in memory the range is that a request names, if the region allows it.
     pub(super) fn range(&self, addr: u64, len: u64, access: u32) -> Option<u64> {
-        let offset = addr.checked_sub(self.iova)?;
+        let offset = addr.checked_sub(self.reach.iova)?;
         let end = offset.checked_add(len)?;
-        let allowed = end <= self.len && self.access & access == access;
-        allowed.then(|| self.addr.wrapping_add(offset))
+        let allowed = end <= self.reach.len && self.reach.access & access == access;
+        allowed.then(|| self.reach.addr.wrapping_add(offset))
     }
 }
 
@@ -53,6 +109,7 @@ unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
             c,
             context: context.addr(),
             users: 0,
+            made_of: None,
         },
     );
     pointer
@@ -68,6 +125,9 @@ unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
         }
         if let Some(pd) = world.pds.remove(pd.addr()) {
             pd.c.retire();
+            if let Some(parts) = pd.made_of {
+                release(&mut world, "ibv_dealloc_pd", parts);
+            }
         }
         Ok(())
     }))
@@ -94,32 +154,17 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
     if length == 0 || (has(remote_change) && !has(ibv_access_flags::IBV_ACCESS_LOCAL_WRITE)) {
         return null(libc::EINVAL);
     }
-    world.pds.of("ibv_reg_mr_iova2", pd).users += 1;
-    let handle = world.number();
-    // Never equal, so that one taken for the other is found out.
-    let (lkey, rkey) = (handle << 8 | 0x11, handle << 8 | 0x22);
-    let c = CBox::new(ibv_mr {
-        context: world.devices.context(context),
-        pd,
-        addr,
-        length,
-        handle,
-        lkey,
-        rkey,
-    });
-    let (pointer, address) = (c.as_ptr(), c.address());
-    let mr = Mr {
-        c,
-        pd: pd.addr(),
+    // The iWARP device pages nothing on demand.
+    if has(ibv_access_flags::IBV_ACCESS_ON_DEMAND) && world.devices.is_iwarp(context) {
+        return null(libc::EINVAL);
+    }
+    let reach = Reach {
         addr: addr.expose_provenance() as u64,
         iova,
         len: length as u64,
         access,
     };
-    world.mrs.insert(address, mr);
-    world.lkeys.insert(lkey, address);
-    world.rkeys.insert(rkey, address);
-    pointer
+    Mr::insert(&mut world, context, pd, (addr, length), reach)
 }
 
 /// # Safety

@@ -64,14 +64,10 @@ null_functions! {
 }
 
 errno_functions! {
-    fn ibv_rereg_mr(*mut ibv_mr, c_int, *mut ibv_pd, *mut c_void, usize, c_int);
-    fn ibv_query_qp_data_in_order(*mut ibv_qp, ibv_wr_opcode, u32);
     fn ibv_destroy_ah(*mut ibv_ah);
     fn ibv_attach_mcast(*mut ibv_qp, *const ibv_gid, u16);
     fn ibv_detach_mcast(*mut ibv_qp, *const ibv_gid, u16);
     fn ibv_resolve_eth_l2_from_gid(*mut ibv_context, *mut ibv_ah_attr, *mut u8, *mut u16);
-    fn ibv_set_ece(*mut ibv_qp, *mut ibv_ece);
-    fn ibv_query_ece(*mut ibv_qp, *mut ibv_ece);
 }
 
 minus_one_functions! {

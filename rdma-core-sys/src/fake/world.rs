@@ -13,6 +13,7 @@ use super::cq::{Channel, Cq};
 use super::device::Devices;
 use super::ext_control;
 use super::objects::{Mr, Pd};
+use super::optional::Optional;
 use super::qp::Qp;
 use super::srq::Srq;
 use super::table::Table;
@@ -120,6 +121,7 @@ pub(super) struct World {
     pub(super) events_got: Vec<Event>,
     pub(super) cm: cm::Manager,
     pub(super) ext: ext_control::State,
+    pub(super) optional: Optional,
     next: u32,
 }
 
@@ -184,6 +186,7 @@ impl World {
             events_got: Vec::new(),
             cm: cm::Manager::new(),
             ext: ext_control::State::new(),
+            optional: Optional::new(),
             next: 0,
         }
     }
@@ -240,6 +243,9 @@ impl World {
             self.cm.delivered.len(),
         );
         count("completions lost in a full queue", self.overruns);
+        for (what, n) in self.optional.left_over() {
+            count(what, n);
+        }
         lines
     }
 
@@ -270,5 +276,6 @@ impl World {
         self.rkeys.clear();
         self.cm.reset();
         self.ext = ext_control::State::new();
+        self.optional.reset();
     }
 }

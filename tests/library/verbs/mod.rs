@@ -16,6 +16,7 @@ mod sizes;
 mod together;
 mod types;
 mod waiting;
+mod unsupported;
 mod windows;
 
 use harness::{Role, Test};
@@ -32,6 +33,7 @@ pub(crate) fn tests() -> Vec<Test> {
         posting::tests(),
         events::tests(),
         types::tests(),
+        unsupported::tests(),
         optional::tests(),
         windows::tests(),
         draining::tests(),

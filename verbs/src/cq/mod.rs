@@ -202,6 +202,29 @@ impl CompletionQueue {
         self.inner.resize(entries)
     }
 
+    /// Holds events back until `count` completions have come or `period` microseconds have passed
+    /// since the first of them; 0 and 0 hold back nothing. Polling sees completions at once.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] where the device cannot, EINVAL above its
+    /// [limits](crate::ExtendedAttributes::cq_moderation_caps).
+    #[doc(alias = "ibv_modify_cq")]
+    pub fn moderate(&self, count: u16, period: u16) -> Result<(), Error> {
+        let verb = "ibv_modify_cq";
+        let raw = self.inner.owned.raw_checked(verb)?;
+        let mut attributes = sys::ibv_modify_cq_attr {
+            attr_mask: sys::ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0,
+            moderate: sys::ibv_moderate_cq {
+                cq_count: count,
+                cq_period: period,
+            },
+        };
+        // SAFETY: the queue is live, and what the mask names is filled.
+        let ret = unsafe { sys::ibv_modify_cq(raw, &mut attributes) };
+        from_return(verb, ret)
+            .map_err(|e| e.with_detail(format!("{count} completions or {period} microseconds")))
+    }
+
     /// The device it is of.
     pub fn context(&self) -> &Context {
         self.inner.context()

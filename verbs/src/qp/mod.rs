@@ -4,6 +4,7 @@ mod bind;
 mod builder;
 mod change;
 mod drain;
+mod ece;
 mod multicast;
 mod opcodes;
 mod post;
@@ -19,6 +20,7 @@ use rdma_core_sys as sys;
 
 pub use self::bind::InlineRequest;
 pub use self::builder::{Capabilities, QueuePairBuilder};
+pub use self::ece::Ece;
 pub use self::opcodes::WrOpcode;
 pub use self::post::{PostError, PostErrorKind};
 pub use self::request::{RecvRequest, SendRequest};

@@ -5,6 +5,7 @@ mod completions;
 mod drops;
 mod extended_completions;
 mod failing;
+mod optional;
 mod posting;
 mod removal;
 mod resizing;

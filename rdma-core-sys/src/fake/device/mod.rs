@@ -12,7 +12,7 @@ use std::prelude::rust_2024::*;
 use super::async_events::Queue;
 use super::table::CBox;
 use super::{by_return, enter, null, violation};
-use super::{cq, data, ext_cq, ext_qp};
+use super::{cq, data, ext_cq, ext_qp, optional};
 use crate::bindings::{
     __be64, ibv_context, ibv_device, ibv_node_type, ibv_transport_type, verbs_context,
 };
@@ -110,7 +110,7 @@ impl Devices {
     fn open(&mut self, model: usize, pinned: bool) -> Result<*mut ibv_context, c_int> {
         let events = Queue::new()?;
         let device = self.device(model);
-        let c = CBox::new(verbs_context {
+        let mut table = verbs_context {
             query_port: Some(query::query_port),
             query_device_ex: Some(query::query_device_ex),
             create_cq_ex: Some(ext_cq::create_cq_ex),
@@ -118,7 +118,11 @@ impl Devices {
             create_qp_ex: Some(ext_qp::create_qp_ex),
             sz: size_of::<verbs_context>(),
             ..verbs_context::default()
-        });
+        };
+        if MODELS[model].transport == ibv_transport_type::IBV_TRANSPORT_IB {
+            optional::offer(&mut table);
+        }
+        let c = CBox::new(table);
         // Within the whole struct, which `verbs_get_ctx` goes back to.
         let context = c
             .as_ptr()

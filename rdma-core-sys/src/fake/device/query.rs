@@ -5,7 +5,7 @@ use core::net::IpAddr;
 use std::prelude::rust_2024::*;
 
 use super::super::srq::{MAX_SRQ_SGE, MAX_SRQ_WR};
-use super::super::{by_errno, by_return, enter, violation};
+use super::super::{by_errno, by_return, enter, optional, violation};
 use super::{MAX_CQE, MAX_MESSAGE, MAX_READS, MAX_SGE, MAX_WR, Model, SCOPE};
 use crate::bindings::{
     __be16, ibv_atomic_cap, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_device_cap_flags,
@@ -42,19 +42,19 @@ unsafe extern "C" fn ibv_query_device(
 
 pub(super) unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
-    _input: *const ibv_query_device_ex_input,
+    input: *const ibv_query_device_ex_input,
     attr: *mut ibv_device_attr_ex,
     attr_size: usize,
 ) -> c_int {
     let call = "ibv_query_device_ex";
-    by_return(enter(call).and_then(|world| {
+    by_return(enter(call).and_then(|mut world| {
         let model = world.devices.model_of(call, context);
         if attr_size != size_of::<ibv_device_attr_ex>() {
             return Err(libc::EINVAL);
         }
         let roce = model.transport == ibv_transport_type::IBV_TRANSPORT_IB;
         let plain = plain(model);
-        let filled = ibv_device_attr_ex {
+        let mut filled = ibv_device_attr_ex {
             completion_timestamp_mask: u64::MAX,
             hca_core_clock: super::super::ext_cq::CLOCK_KHZ,
             device_cap_flags_ex: u64::from(plain.device_cap_flags)
@@ -63,6 +63,11 @@ pub(super) unsafe extern "C" fn query_device_ex(
             phys_port_cnt_ex: 1,
             ..ibv_device_attr_ex::default()
         };
+        if roce {
+            optional::extend(&mut filled);
+        }
+        let arguments = std::format!("input null={} size={attr_size}", input.is_null());
+        world.optional.note(call, arguments);
         // SAFETY: the caller gives a place of the size told.
         unsafe { attr.write(filled) };
         Ok(())

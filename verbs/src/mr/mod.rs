@@ -1,11 +1,17 @@
 //! Memory regions: memory that the device may reach, and the keys to it.
 
+mod rereg;
+mod special;
+
 use std::fmt;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rdma_core_sys as sys;
 
+pub use self::rereg::{RegionChange, ReregisterError, ReregisterFailure, UnusableRegion};
+
+use self::special::explain;
 use crate::error::{CloseError, Error, from_pointer, from_return};
 use crate::flags::{AccessFlags, open_enum};
 use crate::owned::{Destroy, Owned};
@@ -54,7 +60,9 @@ impl MemoryRegion {
     ///
     /// # Errors
     /// ENOMEM when the locked-memory limit is reached, EFAULT when the range is not mapped (or not
-    /// writable, with write access), EINVAL for length 0 or remote write without local write.
+    /// writable, with write access), EINVAL for length 0 or remote write without local write;
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for [`AccessFlags::ON_DEMAND`]
+    /// where the device cannot.
     ///
     /// # Safety
     /// - The range stays mapped until the region is closed or dropped, and for ever if that fails
@@ -75,6 +83,7 @@ impl MemoryRegion {
         // SAFETY: the domain is live; the caller answers for the memory.
         let raw = unsafe { sys::ibv_reg_mr(raw_pd, addr.cast(), len, access.bits()) };
         let raw = from_pointer("ibv_reg_mr", raw)
+            .map_err(|e| explain(pd, access, e))
             .map_err(|e| e.with_detail(format!("{len} bytes with access {access:?}")))?;
         // SAFETY: the region was just made and needs its domain, which is its parent.
         let owned = unsafe { Owned::new(raw, pd.context().origin(), pd.clone()) };
@@ -87,8 +96,7 @@ impl MemoryRegion {
     /// Registers `len` bytes from `addr` on, which requests of either side name from `iova` on.
     ///
     /// # Errors
-    /// As [`register`](Self::register); [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported)
-    /// or EINVAL for [`AccessFlags::ON_DEMAND`] where the device cannot.
+    /// As [`register`](Self::register).
     ///
     /// # Safety
     /// As [`register`](Self::register).
@@ -105,9 +113,11 @@ impl MemoryRegion {
         let raw_pd = pd.raw_checked(verb)?;
         // SAFETY: the domain is live; the caller answers for the memory.
         let raw = unsafe { sys::ibv_reg_mr_iova2(raw_pd, addr.cast(), len, iova, access.bits()) };
-        let raw = from_pointer(verb, raw).map_err(|e| {
-            e.with_detail(format!("{len} bytes at {iova:#x} with access {access:?}"))
-        })?;
+        let raw = from_pointer(verb, raw)
+            .map_err(|e| explain(pd, access, e))
+            .map_err(|e| {
+                e.with_detail(format!("{len} bytes at {iova:#x} with access {access:?}"))
+            })?;
         // SAFETY: the region was just made and needs its domain, which is its parent.
         let owned = unsafe { Owned::new(raw, pd.context().origin(), pd.clone()) };
         Ok(Self { owned, iova })
