@@ -15,8 +15,8 @@ mod posting;
 mod sizes;
 mod together;
 mod types;
-mod waiting;
 mod unsupported;
+mod waiting;
 mod windows;
 
 use harness::{Role, Test};
