@@ -1,4 +1,4 @@
-//! The channel that events of an id arrive on.
+//! The channel that events of ids arrive on.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -7,23 +7,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{Mode, OFlags};
-use verbs::{Deadline, Origin, sys, wait_for};
+use verbs::{Origin, sys};
 
 use crate::error::Error;
-use crate::event::Event;
+use crate::event::Unacknowledged;
 
 /// The device file of the kernel's connection manager.
 const DEVICE_FILE: &str = "/dev/infiniband/rdma_cm";
 
-/// An event channel, used by one id (and a listener's new ids until they move away).
+/// An event channel: of one id (and a listener's new ids until they move away), or of a dispatcher's.
 #[derive(Clone)]
 pub(crate) struct EventChannel(Arc<Inner>);
 
 struct Inner {
     raw: NonNull<sys::rdma_event_channel>,
     origin: Origin,
-    /// Held while an event is got and attributed: a new id carries the listener's context until
-    /// it has its own.
+    /// Held while an event is got, which changes its id in this very thread.
     reading: Mutex<()>,
 }
 
@@ -51,8 +50,8 @@ impl EventChannel {
         Ok(channel)
     }
 
-    /// The next event if there is one; never blocks.
-    pub(crate) fn try_next(&self) -> Result<Option<Event>, Error> {
+    /// The next event if there is one, not acknowledged yet; never blocks.
+    pub(crate) fn try_get(&self) -> Result<Option<Unacknowledged>, Error> {
         let verb = "rdma_get_cm_event";
         self.0.origin.check(verb)?;
         let _reading = self
@@ -72,25 +71,9 @@ impl EventChannel {
                     _ => Err(error.into()),
                 };
             }
-            let Some(event) = NonNull::new(event) else {
-                return Ok(None);
-            };
-            // SAFETY: the event was just got from this channel and is not acknowledged; the lock
-            // is held.
-            if let Some(event) = unsafe { Event::attribute(event, self)? } {
-                return Ok(Some(event));
-            }
+            // SAFETY: the event was just got.
+            return Ok(NonNull::new(event).map(|event| unsafe { Unacknowledged::new(event) }));
         }
-    }
-
-    /// Waits for the next event; `what` ends the sentence "timed out …".
-    pub(crate) fn next(
-        &self,
-        deadline: Deadline,
-        what: impl Fn() -> String,
-    ) -> Result<Event, Error> {
-        wait_for(self.as_fd(), deadline, || self.try_next())?
-            .ok_or_else(|| Error::TimedOut { what: what() })
     }
 
     pub(crate) fn raw(&self) -> *mut sys::rdma_event_channel {

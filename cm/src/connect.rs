@@ -2,16 +2,17 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 use verbs::{Context, Deadline, QueuePair, sys};
 
-use crate::channel::EventChannel;
 use crate::connection::{Connection, Side};
 use crate::error::Error;
 use crate::event::{Event, EventKind};
-use crate::id::{Id, check};
+use crate::id::{Home, Id, check};
 use crate::listen::check_queue_pair;
-use crate::params::{ConnParams, IdOptions, Message};
+use crate::params::{ConnParams, Ece, IdOptions, Message, connected};
+use crate::source::{EventSource, Lane, OwnChannel};
 
 /// How the active side finds its way.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,14 +36,15 @@ pub enum Progress<P, D> {
 /// An address and route being resolved.
 #[derive(Debug)]
 #[must_use = "dropping it gives the attempt up"]
-pub struct Resolving {
+pub struct Resolving<S = OwnChannel> {
+    // Before the channel that its events arrive on.
     id: Id,
-    channel: EventChannel,
+    events: S,
     peer: SocketAddr,
     deadline: Deadline,
 }
 
-impl Resolving {
+impl Resolving<OwnChannel> {
     /// Starts to look for a device and a route to `peer`. All of it ends at `deadline`.
     ///
     /// # Errors
@@ -54,16 +56,53 @@ impl Resolving {
         options: &ConnectOptions,
         deadline: Deadline,
     ) -> Result<Self, Error> {
-        let channel = EventChannel::new()?;
-        let id = Id::new(&channel)?;
+        let events = OwnChannel::new()?;
+        let home = events.home();
+        Self::begin(events, &home, None, peer, options, deadline)
+    }
+}
+
+impl<S: EventSource> Resolving<S> {
+    pub(crate) fn begin(
+        events: S,
+        home: &Home,
+        lane: Option<Arc<Lane>>,
+        peer: SocketAddr,
+        options: &ConnectOptions,
+        deadline: Deadline,
+    ) -> Result<Self, Error> {
+        let space = connected(options.id.port_space, "rdma_create_id")?;
+        let id = Id::new(space, home, lane)?;
         id.set_options(&options.id)?;
         id.resolve_addr(options.source, peer, deadline)?;
         Ok(Self {
             id,
-            channel,
+            events,
             peer,
             deadline,
         })
+    }
+
+    /// How long an acknowledgement is waited for: 4.096 µs · 2^`code`, up to 31. Asks the connection
+    /// manager for it, which tells the peer; [`ConnParams::ack_timeout`] is our own queue pair's.
+    ///
+    /// Before the first [`try_advance`](Self::try_advance) or [`wait`](Self::wait): later it has no
+    /// effect on the route.
+    ///
+    /// # Errors
+    /// [`verbs::ErrorKind::Unsupported`] from a kernel that does not know the option (before 5.2): the
+    /// attempt goes on without it all the same. The failed call.
+    #[doc(alias = "RDMA_OPTION_ID_ACK_TIMEOUT")]
+    pub fn set_ack_timeout(&self, code: u8) -> Result<(), Error> {
+        if code > 31 {
+            return Err(verbs::Error::refused(
+                "rdma_set_option",
+                verbs::ErrorKind::InvalidArgument,
+                format!("ack timeout {code} is above its limit 31"),
+            )
+            .into());
+        }
+        self.id.set_ack_timeout(code)
     }
 
     /// Goes on as far as possible without waiting.
@@ -71,10 +110,9 @@ impl Resolving {
     /// # Errors
     /// [`Error::AddressNotResolved`], [`Error::RouteNotResolved`], or [`Error::TimedOut`] once the
     /// deadline has passed.
-    pub fn try_advance(self) -> Result<Progress<Self, Resolved>, Error> {
-        while let Some(event) = self.channel.try_next()? {
-            if self.step(&event)? {
-                drop(event);
+    pub fn try_advance(self) -> Result<Progress<Self, Resolved<S>>, Error> {
+        while let Some(arrived) = self.events.try_next()? {
+            if self.step(&arrived.event)? {
                 return Ok(Progress::Done(self.resolved()?));
             }
         }
@@ -88,11 +126,13 @@ impl Resolving {
     ///
     /// # Errors
     /// As [`try_advance`](Self::try_advance).
-    pub fn wait(self) -> Result<Resolved, Error> {
+    pub fn wait(self) -> Result<Resolved<S>, Error> {
         loop {
-            let event = self.channel.next(self.deadline, || self.what())?;
-            if self.step(&event)? {
-                drop(event);
+            let arrived = self.events.next(self.deadline)?;
+            let Some(arrived) = arrived else {
+                return Err(self.timed_out());
+            };
+            if self.step(&arrived.event)? {
                 return self.resolved();
             }
         }
@@ -128,7 +168,7 @@ impl Resolving {
         }
     }
 
-    fn resolved(self) -> Result<Resolved, Error> {
+    fn resolved(self) -> Result<Resolved<S>, Error> {
         let peer = self.peer;
         // Both events are in, so none is pending that would write these fields.
         let context = self.id.context()?.ok_or(Error::AddressNotResolved {
@@ -138,39 +178,38 @@ impl Resolving {
         let (local, _) = self.id.addresses();
         Ok(Resolved {
             id: self.id,
-            channel: self.channel,
+            events: self.events,
             context,
             peer,
             local,
         })
     }
 
-    fn what(&self) -> String {
-        format!("resolving the address or route of {}", self.peer)
-    }
-
     fn timed_out(&self) -> Error {
-        Error::TimedOut { what: self.what() }
+        Error::TimedOut {
+            what: format!("resolving the address or route of {}", self.peer),
+        }
     }
 }
 
-impl AsFd for Resolving {
+impl AsFd for Resolving<OwnChannel> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.channel.as_fd()
+        self.events.as_fd()
     }
 }
 
 /// A device and a route to the peer: what it takes to connect.
 #[derive(Debug)]
-pub struct Resolved {
+pub struct Resolved<S = OwnChannel> {
+    // Before the channel that its events arrive on.
     id: Id,
-    channel: EventChannel,
+    events: S,
     context: Context,
     peer: SocketAddr,
     local: Option<SocketAddr>,
 }
 
-impl Resolved {
+impl<S: EventSource> Resolved<S> {
     /// The device that leads to the peer; the queue pair must be of it.
     pub fn context(&self) -> &Context {
         &self.context
@@ -194,6 +233,15 @@ impl Resolved {
         self.id.init_qp(qp)
     }
 
+    /// Tells the peer these extended connection capabilities with the request.
+    ///
+    /// # Errors
+    /// The failed call.
+    #[doc(alias = "rdma_set_local_ece")]
+    pub fn set_local_ece(&self, ece: Ece) -> Result<(), Error> {
+        self.id.set_local_ece(ece)
+    }
+
     /// Asks the peer for a connection of `qp`, which [`init_qp`](Self::init_qp) has prepared.
     ///
     /// Returns at once; [`Connection::wait_established`] waits for the answer.
@@ -206,7 +254,7 @@ impl Resolved {
         qp: QueuePair,
         params: &ConnParams,
         private_data: &[u8],
-    ) -> Result<Connection, Error> {
+    ) -> Result<Connection<S>, Error> {
         let verb = "rdma_connect";
         check_queue_pair(&qp, &self.context, verb)?;
         Message::Request.check_private_data(self.context.transport(), private_data)?;
@@ -221,7 +269,7 @@ impl Resolved {
         Ok(Connection::new(
             qp,
             self.id,
-            self.channel,
+            self.events,
             Side::Active,
             params,
             self.peer,

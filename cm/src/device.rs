@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use verbs::{Context, Deadline, sys};
 
-use crate::channel::EventChannel;
 use crate::connect::{ConnectOptions, Resolving};
 use crate::error::Error;
 use crate::id::Id;
+use crate::port_space::PortSpace;
+use crate::source::OwnChannel;
 
 /// The contexts of librdmacm that were met so far.
 ///
@@ -140,8 +141,8 @@ fn learn(known: &mut Known) -> Result<Vec<Context>, Error> {
 #[doc(alias = "rdma_bind_addr")]
 pub fn device_of_local(mut addr: SocketAddr) -> Result<Context, Error> {
     addr.set_port(0);
-    let channel = EventChannel::new()?;
-    let id = Id::new(&channel)?;
+    let events = OwnChannel::new()?;
+    let id = Id::new(PortSpace::TCP, &events.home(), None)?;
     id.bind(addr)?;
     id.context()?.ok_or(Error::NoSuchAddress { addr })
 }

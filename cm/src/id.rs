@@ -4,128 +4,137 @@ use std::ffi::c_void;
 use std::fmt;
 use std::net::SocketAddr;
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 
 use verbs::{Context, Deadline, Origin, QpAttributes, QpState, QueuePair, sys};
 
 use crate::address::{CAddr, from_c};
 use crate::channel::EventChannel;
 use crate::device::context_of;
+use crate::dispatcher::Running;
 use crate::error::Error;
-use crate::params::{ConnParams, IdOptions};
+use crate::params::{ConnParams, Ece, IdOptions};
+use crate::port_space::PortSpace;
+use crate::source::Lane;
 
-/// An id. Clones share it; it is destroyed when the last one goes.
+/// An id. Dropping it destroys it.
 ///
-/// An event holds a clone of the id it is accounted to, and lets go of it after it is acknowledged:
-/// so `rdma_destroy_id`, which waits for that, never waits for a caller of ours. A forgotten event
-/// leaks its id.
-#[derive(Clone)]
-pub(crate) struct Id(Arc<Inner>);
-
-/// What `rdma_cm_id.context` points to, as a `Weak`.
-pub(crate) struct Inner {
+/// `rdma_destroy_id` waits for the acknowledgement of the id's events. Those are copied and
+/// acknowledged by whoever gets them before anything else is done, so it never waits for a caller.
+pub(crate) struct Id {
     raw: NonNull<sys::rdma_cm_id>,
     origin: Origin,
-    /// The channel its events arrive on, kept open. Changed only by a migration.
-    channel: Mutex<EventChannel>,
+    /// Where its events arrive, kept open.
+    home: Home,
+    /// What `rdma_cm_id.context` points to, where somebody else gets the id's events.
+    lane: Option<Arc<Lane>>,
+}
+
+/// What keeps the place alive where an id's events arrive.
+#[derive(Debug, Clone)]
+pub(crate) struct Home {
+    pub(crate) channel: EventChannel,
+    /// Whose channel it is, if not the id's own.
+    #[expect(dead_code, reason = "held only to be dropped")]
+    pub(crate) keeper: Option<Arc<Running>>,
 }
 
 // SAFETY: librdmacm allows any thread to use an id; calls on it lock in C where they must.
-unsafe impl Send for Inner {}
+unsafe impl Send for Id {}
 // SAFETY: fields that `rdma_get_cm_event` rewrites are read only in phases in which no such event
 // can be pending (see `Id::context` and `Id::addresses`).
-unsafe impl Sync for Inner {}
+unsafe impl Sync for Id {}
 
-impl Drop for Inner {
+impl Drop for Id {
     fn drop(&mut self) {
         if !self.origin.is_current() {
+            std::mem::forget((self.home.clone(), self.lane.clone()));
             return;
         }
-        // SAFETY: the id is live; the field was set in `adopt` and is not changed by C.
-        let context = unsafe { (*self.raw.as_ptr()).context };
-        // SAFETY: this is the last handle, and nobody else destroys the id. An event got by
-        // another thread at this moment finds the Weak dead and is acknowledged at once.
+        // SAFETY: the id is live, and only this destroys it. Whoever has got an event of it at this
+        // moment acknowledges it, and the call waits for that.
         let ret = unsafe { sys::rdma_destroy_id(self.raw.as_ptr()) };
-        if ret == 0 {
-            // SAFETY: the pointer came from `Weak::into_raw` in `adopt`; with the id destroyed no
-            // event can refer to it any more.
-            drop(unsafe { Weak::from_raw(context.cast::<Self>().cast_const()) });
-        } else {
+        if ret != 0 {
             let error = verbs::Error::last_os("rdma_destroy_id");
             tracing::warn!(%error, "id could not be destroyed; it is leaked with its channel");
-            let channel = self
-                .channel
-                .get_mut()
-                .unwrap_or_else(PoisonError::into_inner);
-            std::mem::forget(channel.clone());
+            std::mem::forget((self.home.clone(), self.lane.clone()));
         }
     }
 }
 
 impl Id {
-    /// A new id of port space TCP (reliable connections) on `channel`.
-    pub(crate) fn new(channel: &EventChannel) -> Result<Self, Error> {
+    /// A new id whose events arrive at `home`, and from there go to `lane`.
+    pub(crate) fn new(
+        space: PortSpace,
+        home: &Home,
+        lane: Option<Arc<Lane>>,
+    ) -> Result<Self, Error> {
         let verb = "rdma_create_id";
-        channel.origin().check(verb)?;
+        home.channel.origin().check(verb)?;
         let mut raw = ptr::null_mut();
         // SAFETY: the channel is live and `raw` a valid place.
         let ret = unsafe {
             sys::rdma_create_id(
-                channel.raw(),
+                home.channel.raw(),
                 &mut raw,
                 ptr::null_mut(),
-                sys::rdma_port_space::RDMA_PS_TCP,
+                sys::rdma_port_space(space.raw()),
             )
         };
-        check(verb, ret)?;
+        check(verb, ret).map_err(|error| error.with_detail(format!("port space {space}")))?;
         let raw = NonNull::new(raw).ok_or_else(|| verbs::Error::last_os(verb))?;
         // SAFETY: the id was just made on this channel and nobody else has it.
-        Ok(unsafe { Self::adopt(raw, channel) })
+        Ok(unsafe { Self::adopt(raw, home, lane) })
     }
 
-    /// Takes an id over and makes it findable from its events.
+    /// Takes an id over.
     ///
     /// # Safety
-    /// - `raw` is a live id on `channel` that nobody else owns.
+    /// - `raw` is a live id on the channel of `home` that nobody else owns.
     /// - No event of it was got yet, and none is being got now.
-    pub(crate) unsafe fn adopt(raw: NonNull<sys::rdma_cm_id>, channel: &EventChannel) -> Self {
-        let inner = Arc::new(Inner {
-            raw,
-            origin: channel.origin(),
-            channel: Mutex::new(channel.clone()),
-        });
-        let weak = Weak::into_raw(Arc::downgrade(&inner));
+    pub(crate) unsafe fn adopt(
+        raw: NonNull<sys::rdma_cm_id>,
+        home: &Home,
+        lane: Option<Arc<Lane>>,
+    ) -> Self {
+        let context = lane.as_ref().map_or(ptr::null(), Arc::as_ptr);
         // SAFETY: the id is live, and nobody reads the field now.
-        unsafe { (*raw.as_ptr()).context = weak.cast_mut().cast::<c_void>() };
-        Self(inner)
+        unsafe { (*raw.as_ptr()).context = context.cast_mut().cast::<c_void>() };
+        Self {
+            raw,
+            origin: home.channel.origin(),
+            home: home.clone(),
+            lane,
+        }
     }
 
-    /// The id that an event is accounted to; `None` if its last handle is being dropped.
+    /// Where events of an adopted id go; `None` for one whose events are nobody else's.
     ///
     /// # Safety
     /// - `raw` was adopted by [`adopt`](Self::adopt), and an event accounted to it is not yet
     ///   acknowledged.
-    pub(crate) unsafe fn find(raw: NonNull<sys::rdma_cm_id>) -> Option<Self> {
-        // SAFETY: the unacknowledged event keeps rdma_destroy_id from returning, so the id is live.
+    pub(crate) unsafe fn lane_of(raw: NonNull<sys::rdma_cm_id>) -> Option<Arc<Lane>> {
+        // SAFETY: the unacknowledged event keeps rdma_destroy_id from returning, so the id is live;
+        // the field was set in `adopt`.
         let context = unsafe { (*raw.as_ptr()).context };
-        // SAFETY: the pointer came from `Weak::into_raw` and is freed only after rdma_destroy_id
-        // has returned. The `Weak` stays the id's: it is not dropped here.
-        let weak = std::mem::ManuallyDrop::new(unsafe {
-            Weak::from_raw(context.cast::<Inner>().cast_const())
-        });
-        weak.upgrade().map(Self)
+        let lane = NonNull::new(context.cast::<Lane>())?;
+        // SAFETY: the pointer is that of the `Arc` that the id holds until it is destroyed.
+        unsafe { Arc::increment_strong_count(lane.as_ptr()) };
+        // SAFETY: as above; the count was just raised for this one.
+        Some(unsafe { Arc::from_raw(lane.as_ptr()) })
     }
 
     pub(crate) fn raw(&self) -> *mut sys::rdma_cm_id {
-        self.0.raw.as_ptr()
+        self.raw.as_ptr()
     }
 
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+    /// Whether an event that was accounted to `raw` is its own.
+    pub(crate) fn is(&self, raw: usize) -> bool {
+        self.raw.as_ptr().addr() == raw
     }
 
     pub(crate) fn origin(&self) -> Origin {
-        self.0.origin
+        self.origin
     }
 
     /// Binds to a local address.
@@ -147,6 +156,23 @@ impl Id {
                 .into(),
             _ => error.with_detail(format!("address {addr}")).into(),
         })
+    }
+
+    /// Takes requests from now on.
+    pub(crate) fn listen(&self, addr: SocketAddr, backlog: u16) -> Result<(), Error> {
+        let verb = "rdma_listen";
+        self.origin().check(verb)?;
+        // SAFETY: the id is live and bound.
+        let ret = unsafe { sys::rdma_listen(self.raw(), backlog.into()) };
+        Ok(check(verb, ret).map_err(|error| {
+            let in_use = error.errno() == Some(libc::EADDRINUSE);
+            let error = error.with_detail(format!("address {addr}"));
+            if in_use {
+                error.with_hint("another listener has this port: end it, or take another port")
+            } else {
+                error
+            }
+        })?)
     }
 
     /// Starts resolving `peer`; ADDR_RESOLVED or ADDR_ERROR follows.
@@ -245,29 +271,52 @@ impl Id {
         Ok(QpAttributes::from_raw(raw, mask))
     }
 
-    /// Moves the id, and events of it that wait, to another channel.
-    pub(crate) fn migrate(&self, channel: &EventChannel) -> Result<(), Error> {
+    /// Moves the id, and events of it that wait, to a channel of its own.
+    pub(crate) fn migrate(&mut self, channel: &EventChannel) -> Result<(), Error> {
         let verb = "rdma_migrate_id";
-        self.origin().check(verb)?;
-        if Arc::strong_count(&self.0) > 1 {
-            return Err(verbs::Error::refused(
-                verb,
-                verbs::ErrorKind::Busy,
-                "an event of the id is still held, and the call would wait for it",
-            )
-            .into());
-        }
-        // SAFETY: id and channel are live, and this is the only handle: no event of the id is held
-        // that the call would wait for.
+        self.origin.check(verb)?;
+        // SAFETY: id and channel are live; events of the id that the call waits for are acknowledged
+        // by whoever has got them.
         let ret = unsafe { sys::rdma_migrate_id(self.raw(), channel.raw()) };
         check(verb, ret)?;
-        let mut own = self
-            .0
-            .channel
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *own = channel.clone();
+        self.home = Home {
+            channel: channel.clone(),
+            keeper: None,
+        };
         Ok(())
+    }
+
+    /// What the peer said of its extended connection capabilities.
+    pub(crate) fn remote_ece(&self) -> Result<Ece, Error> {
+        let verb = "rdma_get_remote_ece";
+        self.origin().check(verb)?;
+        let mut ece = sys::ibv_ece::default();
+        // SAFETY: the id is live and has no queue pair of its own; the place is valid.
+        let ret = unsafe { sys::rdma_get_remote_ece(self.raw(), &mut ece) };
+        check(verb, ret)?;
+        Ok(Ece {
+            vendor_id: ece.vendor_id,
+            options: ece.options,
+        })
+    }
+
+    /// Says the extended connection capabilities with the next message of the handshake.
+    pub(crate) fn set_local_ece(&self, ece: Ece) -> Result<(), Error> {
+        let verb = "rdma_set_local_ece";
+        self.origin().check(verb)?;
+        let mut ece = sys::ibv_ece {
+            vendor_id: ece.vendor_id,
+            options: ece.options,
+            comp_mask: 0,
+        };
+        // SAFETY: the id is live and has no queue pair of its own; C copies the struct.
+        let ret = unsafe { sys::rdma_set_local_ece(self.raw(), &mut ece) };
+        Ok(check(verb, ret)?)
+    }
+
+    /// How long an acknowledgement is waited for; stands before the route is resolved.
+    pub(crate) fn set_ack_timeout(&self, code: u8) -> Result<(), Error> {
+        self.set_option("ack timeout", sys::RDMA_OPTION_ID_ACK_TIMEOUT, &code)
     }
 
     /// Sets options that must stand before the address is bound or resolved.
@@ -311,7 +360,7 @@ impl Id {
 
 impl fmt::Debug for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Id({:p})", self.0.raw)
+        write!(f, "Id({:p})", self.raw)
     }
 }
 

@@ -7,7 +7,8 @@
 //!
 //! Each connection and each listener has an event channel of its own. Its descriptor ([`AsFd`]) is
 //! non-blocking, so it can be given to `poll`, epoll or an async runtime; the `try_` methods never
-//! block, and the others take a [`Deadline`] that covers the whole step.
+//! block, and the others take a [`Deadline`] that covers the whole step. A [`Dispatcher`] instead
+//! reads one channel for any number of them.
 //!
 //! Queue pairs belong to the caller's side of the fence, not to librdmacm's id: librdmacm changes
 //! the state of its own queue pairs in whichever thread reads events, without a lock. The price is
@@ -46,11 +47,15 @@ mod channel;
 mod connect;
 mod connection;
 mod device;
+mod dispatcher;
 mod error;
 mod event;
 mod id;
+mod incoming;
 mod listen;
 mod params;
+mod port_space;
+mod source;
 
 pub use verbs;
 pub use verbs::Deadline;
@@ -58,7 +63,13 @@ pub use verbs::Deadline;
 pub use crate::connect::{ConnectOptions, Progress, Resolved, Resolving};
 pub use crate::connection::{Connection, ConnectionEvent, ConnectionState};
 pub use crate::device::{device_of_local, device_of_remote, devices};
+pub use crate::dispatcher::Dispatcher;
 pub use crate::error::Error;
-pub use crate::event::{EventKind, RejectReason};
+pub use crate::event::{
+    ConnectionData, DatagramData, Event, EventKind, MulticastData, Payload, RejectReason,
+    RemoteQueuePair,
+};
 pub use crate::listen::{ListenOptions, Listener, Request};
-pub use crate::params::{ConnParams, IdOptions, Message};
+pub use crate::params::{ConnParams, Ece, IdOptions, Message};
+pub use crate::port_space::PortSpace;
+pub use crate::source::{EventSource, OwnChannel, Routed};

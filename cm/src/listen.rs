@@ -1,17 +1,19 @@
 //! The passive side: listening, and what to do with a request.
 
+use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::ptr;
+use std::sync::Arc;
 
 use verbs::{Context, Deadline, QpState, QueuePair, TransportType, sys};
 
-use crate::channel::EventChannel;
 use crate::connection::{Connection, Side};
 use crate::error::Error;
 use crate::event::EventKind;
-use crate::id::{Id, check};
-use crate::params::{ConnParams, IdOptions, Message};
+use crate::id::{Home, Id, check};
+use crate::incoming::IncomingId;
+use crate::params::{ConnParams, Ece, IdOptions, Message, connected};
+use crate::source::{Arrived, EventSource, Lane, OwnChannel, Routed};
 
 /// How to listen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,13 +28,14 @@ pub struct ListenOptions {
 
 /// A port that peers can connect to. Dropping it rejects the requests that wait.
 #[derive(Debug)]
-pub struct Listener {
+pub struct Listener<S = OwnChannel> {
+    // Before the channel that its events arrive on.
     id: Id,
-    channel: EventChannel,
+    events: S,
     local: SocketAddr,
 }
 
-impl Listener {
+impl Listener<OwnChannel> {
     /// Listens at `addr`. A wildcard address listens on every device; port 0 lets the system choose.
     ///
     /// # Errors
@@ -41,25 +44,28 @@ impl Listener {
     #[doc(alias = "rdma_listen")]
     #[doc(alias = "rdma_bind_addr")]
     pub fn bind(addr: SocketAddr, options: &ListenOptions) -> Result<Self, Error> {
-        let verb = "rdma_listen";
-        let channel = EventChannel::new()?;
-        let id = Id::new(&channel)?;
+        let events = OwnChannel::new()?;
+        let home = events.home();
+        Self::begin(events, &home, None, addr, options)
+    }
+}
+
+impl<S: EventSource> Listener<S> {
+    pub(crate) fn begin(
+        events: S,
+        home: &Home,
+        lane: Option<Arc<Lane>>,
+        addr: SocketAddr,
+        options: &ListenOptions,
+    ) -> Result<Self, Error> {
+        let space = connected(options.id.port_space, "rdma_create_id")?;
+        let id = Id::new(space, home, lane)?;
         id.set_options(&options.id)?;
         id.bind(addr)?;
-        // SAFETY: the id is live and bound.
-        let ret = unsafe { sys::rdma_listen(id.raw(), options.backlog.into()) };
-        check(verb, ret).map_err(|error| {
-            let in_use = error.errno() == Some(libc::EADDRINUSE);
-            let error = error.with_detail(format!("address {addr}"));
-            if in_use {
-                error.with_hint("another listener has this port: end it, or take another port")
-            } else {
-                error
-            }
-        })?;
+        id.listen(addr, options.backlog)?;
         // A listener's own addresses are not rewritten by events.
         let local = id.addresses().0.unwrap_or(addr);
-        Ok(Self { id, channel, local })
+        Ok(Self { id, events, local })
     }
 
     /// The address it listens at, with the port that the system chose.
@@ -72,9 +78,9 @@ impl Listener {
     ///
     /// # Errors
     /// [`Error::DeviceRemoved`], or the failed call.
-    pub fn try_next_request(&self) -> Result<Option<Request>, Error> {
-        while let Some(event) = self.channel.try_next()? {
-            if let Some(request) = self.request(event)? {
+    pub fn try_next_request(&self) -> Result<Option<Request<S>>, Error> {
+        while let Some(arrived) = self.events.try_next()? {
+            if let Some(request) = self.request(arrived)? {
                 return Ok(Some(request));
             }
         }
@@ -86,32 +92,31 @@ impl Listener {
     /// # Errors
     /// [`Error::TimedOut`] once the deadline has passed, otherwise as
     /// [`try_next_request`](Self::try_next_request).
-    pub fn next_request(&self, deadline: Deadline) -> Result<Request, Error> {
-        let what = || format!("waiting for a connection request at {}", self.local);
-        loop {
-            let event = self.channel.next(deadline, what)?;
-            if let Some(request) = self.request(event)? {
+    pub fn next_request(&self, deadline: Deadline) -> Result<Request<S>, Error> {
+        while let Some(arrived) = self.events.next(deadline)? {
+            if let Some(request) = self.request(arrived)? {
                 return Ok(request);
             }
         }
+        Err(Error::TimedOut {
+            what: format!("waiting for a connection request at {}", self.local),
+        })
     }
 
-    fn request(&self, mut event: crate::event::Event) -> Result<Option<Request>, Error> {
-        let kind = event.kind();
-        if kind == EventKind::DEVICE_REMOVAL && event.id().is(&self.id) {
+    fn request(&self, arrived: Arrived) -> Result<Option<Request<S>>, Error> {
+        let event = arrived.event;
+        let (kind, status) = (event.kind(), event.status());
+        if kind == EventKind::DEVICE_REMOVAL && self.id.is(arrived.accounted) {
             return Err(Error::DeviceRemoved { peer: self.local });
         }
-        let Some(incoming) = event.take_incoming() else {
-            tracing::debug!(%kind, status = event.status(), "event ignored while listening");
+        let (Some(incoming), Some(offer)) = (arrived.incoming, event.connection()) else {
+            tracing::debug!(%kind, status, "event ignored while listening");
             return Ok(None);
         };
-        let private_data = event.private_data();
-        let offer = event.conn_param();
         // The kernel gives the peer's offer from our point of view.
         let (responder_resources, initiator_depth) =
             (offer.responder_resources, offer.initiator_depth);
-        // The event is accounted to the listener and done with; nothing below refers to it.
-        drop(event);
+        let private_data = event.into_private_data();
         // A new id gets no event before it is accepted, so its fields stand still.
         let Some(context) = incoming.id().context()? else {
             return Ok(None);
@@ -128,58 +133,21 @@ impl Listener {
             initiator_depth,
             peer,
             local,
+            events: PhantomData,
         }))
     }
 }
 
-impl AsFd for Listener {
+impl Listener<Routed> {
+    /// How many requests were rejected because [`ListenOptions::backlog`] of them waited already.
+    pub fn overflowed(&self) -> u64 {
+        self.events.overflowed()
+    }
+}
+
+impl AsFd for Listener<OwnChannel> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.channel.as_fd()
-    }
-}
-
-/// The id that came with a request. Dropped undecided, it rejects the request.
-#[derive(Debug)]
-pub(crate) struct IncomingId(Option<Id>);
-
-impl IncomingId {
-    pub(crate) fn new(id: Id) -> Self {
-        Self(Some(id))
-    }
-
-    fn id(&self) -> &Id {
-        self.0.as_ref().expect("taken only by value")
-    }
-
-    /// The id, no longer rejected on drop.
-    fn into_id(mut self) -> Id {
-        self.0.take().expect("taken only by value")
-    }
-
-    fn reject(&self, private_data: &[u8]) -> Result<(), Error> {
-        let verb = "rdma_reject";
-        let id = self.id();
-        id.origin().check(verb)?;
-        let data = if private_data.is_empty() {
-            ptr::null()
-        } else {
-            private_data.as_ptr().cast()
-        };
-        let len = u8::try_from(private_data.len()).unwrap_or(u8::MAX);
-        // SAFETY: the id is live and came with a request; the data is live.
-        let ret = unsafe { sys::rdma_reject(id.raw(), data, len) };
-        Ok(check(verb, ret)?)
-    }
-}
-
-impl Drop for IncomingId {
-    fn drop(&mut self) {
-        if self.0.is_some()
-            && let Err(error) = self.reject(&[])
-        {
-            // The peer gave up, or the device is gone; destroying the id says no as well.
-            tracing::debug!(%error, "undecided request");
-        }
+        self.events.as_fd()
     }
 }
 
@@ -196,7 +164,7 @@ impl Drop for IncomingId {
 /// ```
 #[derive(Debug)]
 #[must_use = "dropping it rejects the request"]
-pub struct Request {
+pub struct Request<S = OwnChannel> {
     incoming: IncomingId,
     context: Context,
     private_data: Vec<u8>,
@@ -204,9 +172,10 @@ pub struct Request {
     initiator_depth: u8,
     peer: SocketAddr,
     local: Option<SocketAddr>,
+    events: PhantomData<S>,
 }
 
-impl Request {
+impl<S: EventSource> Request<S> {
     /// The device that the request came in on; the queue pair must be of it.
     pub fn context(&self) -> &Context {
         &self.context
@@ -246,6 +215,24 @@ impl Request {
         self.incoming.id().init_qp(qp)
     }
 
+    /// The extended connection capabilities that the peer told; all zero when none.
+    ///
+    /// # Errors
+    /// The failed call.
+    #[doc(alias = "rdma_get_remote_ece")]
+    pub fn remote_ece(&self) -> Result<Ece, Error> {
+        self.incoming.id().remote_ece()
+    }
+
+    /// Tells the peer these extended connection capabilities with the acceptance.
+    ///
+    /// # Errors
+    /// The failed call.
+    #[doc(alias = "rdma_set_local_ece")]
+    pub fn set_local_ece(&self, ece: Ece) -> Result<(), Error> {
+        self.incoming.id().set_local_ece(ece)
+    }
+
     /// Accepts with `qp`, which [`init_qp`](Self::init_qp) has prepared.
     ///
     /// Returns at once; [`Connection::wait_established`] waits until the peer has confirmed. On
@@ -256,11 +243,11 @@ impl Request {
     #[doc(alias = "rdma_accept")]
     #[doc(alias = "rdma_migrate_id")]
     pub fn accept(
-        self,
+        mut self,
         qp: QueuePair,
         params: &ConnParams,
         private_data: &[u8],
-    ) -> Result<Connection, Error> {
+    ) -> Result<Connection<S>, Error> {
         let verb = "rdma_accept";
         let transport = self.context.transport();
         check_queue_pair(&qp, &self.context, verb)?;
@@ -271,10 +258,8 @@ impl Request {
             self.responder_resources.min(limits.max_qp_rd_atom()),
             self.initiator_depth.min(limits.max_qp_init_rd_atom()),
         );
-        let channel = EventChannel::new()?;
+        let events = S::of_accepted(&mut self.incoming)?;
         let id = self.incoming.id();
-        // Before accepting: afterwards ESTABLISHED could be taken from the listener's channel.
-        id.migrate(&channel)?;
         if transport != TransportType::IWARP {
             id.ready_qp(&qp, &params)?;
         }
@@ -287,7 +272,7 @@ impl Request {
         Ok(Connection::new(
             qp,
             self.incoming.into_id(),
-            channel,
+            events,
             Side::Passive,
             params,
             self.peer,
@@ -302,9 +287,18 @@ impl Request {
     #[doc(alias = "rdma_reject")]
     pub fn reject(self, private_data: &[u8]) -> Result<(), Error> {
         Message::Reject.check_private_data(self.context.transport(), private_data)?;
-        self.incoming.reject(private_data)?;
-        drop(self.incoming.into_id());
-        Ok(())
+        self.incoming.reject(private_data)
+    }
+
+    /// Says no because the peer's extended connection capabilities do not fit, with up to 148 bytes
+    /// for it to read; it is told [`RejectReason::VENDOR_OPTION`](crate::RejectReason::VENDOR_OPTION).
+    ///
+    /// # Errors
+    /// As [`reject`](Self::reject).
+    #[doc(alias = "rdma_reject_ece")]
+    pub fn reject_ece(self, private_data: &[u8]) -> Result<(), Error> {
+        Message::Reject.check_private_data(self.context.transport(), private_data)?;
+        self.incoming.reject_ece(private_data)
     }
 }
 

@@ -5,17 +5,34 @@ use std::ptr;
 use verbs::{TransportType, sys};
 
 use crate::error::Error;
+use crate::port_space::PortSpace;
 
 /// Options of an id that must stand before its address is bound or resolved.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IdOptions {
+    /// The port space; the usual one of what is made (TCP for connections, UDP for datagrams) if
+    /// `None`.
+    pub port_space: Option<PortSpace>,
     /// The IP type of service of the connection's packets; the system's default if `None`.
     pub type_of_service: Option<u8>,
     /// Bind although another listener of the same kind used the address before. Off by default.
     pub reuse_address: bool,
     /// An IPv6 wildcard takes no IPv4 connections; the system's default if `None`.
     pub v6_only: Option<bool>,
+}
+
+/// The port space of ids for connections.
+pub(crate) fn connected(space: Option<PortSpace>, verb: &'static str) -> Result<PortSpace, Error> {
+    match space.unwrap_or(PortSpace::TCP) {
+        space if space.is_datagram() => Err(verbs::Error::refused(
+            verb,
+            verbs::ErrorKind::InvalidArgument,
+            format!("port space {space} is for datagrams, and a connection was asked for"),
+        )
+        .into()),
+        space => Ok(space),
+    }
 }
 
 /// What a connection asks of both queue pairs.
@@ -106,6 +123,17 @@ impl ConnParams {
             qp_num,
         }
     }
+}
+
+/// Extended connection capabilities: what two devices of one vendor agree on beyond the
+/// specification. Meant for queue pairs of that vendor's provider; others ignore it.
+#[doc(alias = "ibv_ece")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Ece {
+    /// The vendor, 0 for none.
+    pub vendor_id: u32,
+    /// The vendor's options.
+    pub options: u32,
 }
 
 /// A message of the handshake that carries private data.

@@ -76,13 +76,10 @@ minus_one_functions! {
     fn rdma_create_qp(*mut rdma_cm_id, *mut ibv_pd, *mut ibv_qp_init_attr);
     fn rdma_create_qp_ex(*mut rdma_cm_id, *mut ibv_qp_init_attr_ex);
     fn rdma_get_request(*mut rdma_cm_id, *mut *mut rdma_cm_id);
-    fn rdma_reject_ece(*mut rdma_cm_id, *const c_void, u8);
     fn rdma_join_multicast(*mut rdma_cm_id, *mut libc::sockaddr, *mut c_void);
     fn rdma_leave_multicast(*mut rdma_cm_id, *mut libc::sockaddr);
     fn rdma_join_multicast_ex(*mut rdma_cm_id, *mut rdma_cm_join_mc_attr_ex, *mut c_void);
     fn rdma_getaddrinfo(*const c_char, *const c_char, *const rdma_addrinfo, *mut *mut rdma_addrinfo);
-    fn rdma_set_local_ece(*mut rdma_cm_id, *mut ibv_ece);
-    fn rdma_get_remote_ece(*mut rdma_cm_id, *mut ibv_ece);
     fn rdma_create_srq(*mut rdma_cm_id, *mut ibv_pd, *mut ibv_srq_init_attr);
     fn rdma_create_srq_ex(*mut rdma_cm_id, *mut ibv_srq_init_attr_ex);
 }

@@ -7,7 +7,7 @@ use std::prelude::rust_2024::*;
 use super::super::table::CBox;
 use super::super::world::World;
 use super::id::Id;
-use crate::bindings::{rdma_cm_event_type, rdma_cm_id, rdma_event_channel};
+use crate::bindings::{ibv_ece, rdma_cm_event_type, rdma_cm_id, rdma_event_channel};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Side {
@@ -33,6 +33,7 @@ pub(super) struct Offer {
     pub(super) retry_count: u8,
     pub(super) rnr_retry: u8,
     pub(super) qp_num: u32,
+    pub(super) ece: ibv_ece,
 }
 
 #[derive(Debug)]
@@ -72,7 +73,7 @@ impl Side {
     }
 }
 /// Rejected by the application, and by nobody listening.
-const CONSUMER: c_int = 28;
+pub(super) const CONSUMER: c_int = 28;
 pub(super) const NO_LISTENER: c_int = 8;
 
 /// Room for private data in each message of the InfiniBand connection manager.
@@ -147,7 +148,7 @@ impl World {
     }
 
     /// One side refuses, or is destroyed before the connection stands.
-    pub(super) fn refuse(&mut self, number: u32, by: Side, data: &[u8]) {
+    pub(super) fn refuse(&mut self, number: u32, by: Side, data: &[u8], reason: c_int) {
         let Some(connection) = self.cm.connections.get_mut(&number) else {
             return;
         };
@@ -156,7 +157,7 @@ impl World {
         connection.stage = Stage::Over;
         let iwarp = connection.iwarp;
         let other = connection.end(by.other());
-        let status = if iwarp { -libc::ECONNRESET } else { CONSUMER };
+        let status = if iwarp { -libc::ECONNRESET } else { reason };
         if let Some(other) = other.filter(|_| hears) {
             let data = padded(data, REJECT, iwarp);
             self.notify(
@@ -174,7 +175,7 @@ impl World {
             return;
         };
         match connection.stage {
-            Stage::Requested | Stage::Accepted => self.refuse(number, side, &[]),
+            Stage::Requested | Stage::Accepted => self.refuse(number, side, &[], CONSUMER),
             Stage::Established => {
                 let other = connection.end(side.other());
                 connection.stage = Stage::Over;

@@ -6,10 +6,10 @@ use std::prelude::rust_2024::*;
 use super::super::device::MAX_READS;
 use super::super::{by_errno, enter, violation};
 use super::connection::{
-    ACCEPT, Connection, NO_LISTENER, Offer, REJECT, REQUEST, Side, Stage, padded,
+    ACCEPT, CONSUMER, Connection, NO_LISTENER, Offer, REJECT, REQUEST, Side, Stage, padded,
 };
 use super::event::{Effect, Pending};
-use crate::bindings::{ibv_event_type, rdma_cm_event_type, rdma_cm_id, rdma_conn_param};
+use crate::bindings::{ibv_ece, ibv_event_type, rdma_cm_event_type, rdma_cm_id, rdma_conn_param};
 
 /// # Safety
 /// - `data` is NULL or has `len` bytes.
@@ -36,6 +36,7 @@ fn offer(param: &rdma_conn_param) -> Result<Offer, c_int> {
         retry_count: param.retry_count.min(7),
         rnr_retry: param.rnr_retry_count.min(7),
         qp_num: param.qp_num,
+        ece: ibv_ece::default(),
     })
 }
 
@@ -55,7 +56,9 @@ unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, conn_param: *mut rdma_con
         }
         // SAFETY: the caller gives a filled struct.
         let param = unsafe { conn_param.read() };
-        let request = offer(&param)?;
+        let ece = state.ece;
+        let mut request = offer(&param)?;
+        request.ece = ece;
         let iwarp = world.devices.is_iwarp(context);
         // SAFETY: the caller gives as many bytes as told.
         let data = unsafe { bytes(param.private_data, param.private_data_len, REQUEST, iwarp) }?;
@@ -136,6 +139,7 @@ unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, conn_param: *mut rdma_con
 unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int {
     let call = "rdma_accept";
     by_errno(enter(call).and_then(|mut world| {
+        let ece = world.cm.ids.of(call, id).ece;
         let (_, side, connection) = world.connection_of(call, id)?;
         if side != Side::Passive || connection.stage != Stage::Requested || conn_param.is_null() {
             return Err(libc::EINVAL);
@@ -146,6 +150,7 @@ unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, conn_param: *mut rdma_conn
         // SAFETY: the caller gives as many bytes as told.
         let data = unsafe { bytes(param.private_data, param.private_data_len, ACCEPT, iwarp) }?;
         connection.answer = offer(&param)?;
+        connection.answer.ece = ece;
         connection.stage = Stage::Accepted;
         let depths = (
             connection.answer.initiator_depth,
@@ -193,7 +198,19 @@ unsafe extern "C" fn rdma_reject(
     private_data: *const c_void,
     private_data_len: u8,
 ) -> c_int {
-    let call = "rdma_reject";
+    // SAFETY: forwarded to the caller.
+    unsafe { reject("rdma_reject", id, private_data, private_data_len, CONSUMER) }
+}
+
+/// # Safety
+/// - As in C.
+pub(super) unsafe fn reject(
+    call: &'static str,
+    id: *mut rdma_cm_id,
+    private_data: *const c_void,
+    private_data_len: u8,
+    reason: c_int,
+) -> c_int {
     by_errno(enter(call).and_then(|mut world| {
         let (number, side, connection) = world.connection_of(call, id)?;
         let may = match side {
@@ -205,7 +222,7 @@ unsafe extern "C" fn rdma_reject(
         }
         // SAFETY: the caller gives as many bytes as told.
         let data = unsafe { bytes(private_data, private_data_len, REJECT, connection.iwarp) }?;
-        world.refuse(number, side, &data);
+        world.refuse(number, side, &data, reason);
         Ok(())
     }))
 }

@@ -13,7 +13,9 @@ use super::super::{by_errno, enter};
 use super::connection::Side;
 use super::event::{Effect, Pending};
 use super::{address, is_wildcard_for};
-use crate::bindings::{rdma_cm_event_type, rdma_cm_id, rdma_event_channel, rdma_port_space};
+use crate::bindings::{
+    ibv_ece, rdma_cm_event_type, rdma_cm_id, rdma_event_channel, rdma_port_space,
+};
 
 #[derive(Debug)]
 pub(in super::super) struct Id {
@@ -30,6 +32,8 @@ pub(in super::super) struct Id {
     pub(super) got: u32,
     pub(super) acknowledged: u32,
     pub(super) connection: Option<(u32, Side)>,
+    /// What it tells of its device.
+    pub(super) ece: ibv_ece,
     /// Being destroyed: gets no more events.
     pub(super) dying: bool,
 }
@@ -48,6 +52,7 @@ impl Id {
             got: 0,
             acknowledged: 0,
             connection: None,
+            ece: ibv_ece::default(),
             dying: false,
         }
     }

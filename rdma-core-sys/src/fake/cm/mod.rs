@@ -2,6 +2,7 @@
 
 mod address;
 mod connection;
+mod ece;
 mod event;
 mod handshake;
 mod id;

@@ -2,23 +2,22 @@
 
 mod event;
 mod state;
+mod steps;
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::ptr;
 use std::time::Duration;
 
-use verbs::{Deadline, QpState, QueuePair, TransportType, sys};
+use verbs::{Deadline, QueuePair, sys};
 
 pub use self::event::ConnectionEvent;
 pub use self::state::ConnectionState;
 
 use self::state::State;
-use crate::channel::EventChannel;
 use crate::error::Error;
-use crate::event::{Event, EventKind, RejectReason};
 use crate::id::{Id, check};
-use crate::params::ConnParams;
+use crate::params::{ConnParams, Ece};
+use crate::source::{EventSource, OwnChannel};
 
 /// Who asked for the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,12 +34,12 @@ const NAP: Duration = Duration::from_millis(100);
 /// [`next_event`](Self::next_event) drives the handshake: the active side becomes connected while
 /// it takes the peer's answer from there. Dropping a connection ends it; the peer is told.
 #[derive(Debug)]
-pub struct Connection {
+pub struct Connection<S = OwnChannel> {
     // Dropped in this order: no work for the queue pair is left when the id goes, and the channel
     // outlives the id.
     qp: QueuePair,
     id: Id,
-    channel: EventChannel,
+    events: S,
     side: Side,
     params: ConnParams,
     state: State,
@@ -48,11 +47,11 @@ pub struct Connection {
     local: Option<SocketAddr>,
 }
 
-impl Connection {
+impl<S: EventSource> Connection<S> {
     pub(crate) fn new(
         qp: QueuePair,
         id: Id,
-        channel: EventChannel,
+        events: S,
         side: Side,
         params: ConnParams,
         peer: SocketAddr,
@@ -61,7 +60,7 @@ impl Connection {
         Self {
             qp,
             id,
-            channel,
+            events,
             side,
             params,
             state: State::new(),
@@ -92,6 +91,24 @@ impl Connection {
         &self.params
     }
 
+    /// The extended connection capabilities that the peer told; all zero when none.
+    ///
+    /// # Errors
+    /// [`verbs::ErrorKind::InvalidArgument`] unless the connection is established: the peer's answer,
+    /// which brings them, may be on its way. The failed call.
+    #[doc(alias = "rdma_get_remote_ece")]
+    pub fn remote_ece(&self) -> Result<Ece, Error> {
+        if self.state() != ConnectionState::Established {
+            return Err(verbs::Error::refused(
+                "rdma_get_remote_ece",
+                verbs::ErrorKind::InvalidArgument,
+                format!("the connection with {} is not established", self.peer),
+            )
+            .into());
+        }
+        self.id.remote_ece()
+    }
+
     /// Where it stands, as far as the events taken tell.
     pub fn state(&self) -> ConnectionState {
         self.state.get()
@@ -102,8 +119,8 @@ impl Connection {
     /// # Errors
     /// The failed call.
     pub fn try_next_event(&self) -> Result<Option<ConnectionEvent>, Error> {
-        while let Some(event) = self.channel.try_next()? {
-            if let Some(event) = self.take(&event)? {
+        while let Some(arrived) = self.events.try_next()? {
+            if let Some(event) = self.take(arrived.event)? {
                 return Ok(Some(event));
             }
         }
@@ -116,16 +133,17 @@ impl Connection {
     /// [`Error::TimedOut`] once the deadline has passed, or the failed call.
     #[doc(alias = "rdma_get_cm_event")]
     pub fn next_event(&self, deadline: Deadline) -> Result<ConnectionEvent, Error> {
-        let what = || match self.state() {
-            ConnectionState::Connecting => format!("connecting with {}", self.peer),
-            _ => format!("waiting for an event of the connection with {}", self.peer),
-        };
-        loop {
-            let event = self.channel.next(deadline, what)?;
-            if let Some(event) = self.take(&event)? {
+        while let Some(arrived) = self.events.next(deadline)? {
+            if let Some(event) = self.take(arrived.event)? {
                 return Ok(event);
             }
         }
+        Err(Error::TimedOut {
+            what: match self.state() {
+                ConnectionState::Connecting => format!("connecting with {}", self.peer),
+                _ => format!("waiting for an event of the connection with {}", self.peer),
+            },
+        })
     }
 
     /// Waits until data can flow, and gives the private data of the acceptance; none when the
@@ -199,129 +217,6 @@ impl Connection {
         }
     }
 
-    /// Does what an event asks for; `None` when it was only a step of the handshake.
-    fn take(&self, event: &Event) -> Result<Option<ConnectionEvent>, Error> {
-        let status = event.status();
-        Ok(Some(match event.kind() {
-            EventKind::CONNECT_RESPONSE if self.side == Side::Active => {
-                match self.state() {
-                    ConnectionState::Connecting => {}
-                    ConnectionState::Established => return Ok(None),
-                    // Given up before the answer came: the peer is not left waiting for the rest.
-                    ConnectionState::Closed => {
-                        self.decline();
-                        return Ok(None);
-                    }
-                }
-                if let Err(error) = self.confirm() {
-                    let given_up = self.state() == ConnectionState::Closed;
-                    self.end();
-                    self.decline();
-                    return if given_up { Ok(None) } else { Err(error) };
-                }
-                if !self.state.establish() {
-                    self.hang_up();
-                    return Ok(None);
-                }
-                ConnectionEvent::Established {
-                    private_data: event.private_data(),
-                }
-            }
-            EventKind::ESTABLISHED => {
-                match self.state() {
-                    ConnectionState::Connecting => self.note_iwarp_ready(),
-                    ConnectionState::Established => return Ok(None),
-                    ConnectionState::Closed => {}
-                }
-                if !self.state.establish() {
-                    // Closed before the peer's last message: the peer takes it for connected.
-                    if self.state() == ConnectionState::Closed {
-                        self.hang_up();
-                    }
-                    return Ok(None);
-                }
-                ConnectionEvent::Established {
-                    private_data: event.private_data(),
-                }
-            }
-            EventKind::DISCONNECTED => {
-                // The side that disconnected first gets its own event only with an answer.
-                self.hang_up();
-                ConnectionEvent::Disconnected
-            }
-            EventKind::REJECTED => {
-                self.end();
-                ConnectionEvent::Rejected {
-                    reason: RejectReason::from_raw(status),
-                    private_data: event.private_data(),
-                }
-            }
-            EventKind::CONNECT_ERROR => {
-                self.end();
-                ConnectionEvent::ConnectError { status }
-            }
-            EventKind::UNREACHABLE => {
-                if self.state() == ConnectionState::Connecting {
-                    self.end();
-                }
-                ConnectionEvent::Unreachable { status }
-            }
-            EventKind::DEVICE_REMOVAL => {
-                self.end();
-                ConnectionEvent::DeviceRemoved
-            }
-            EventKind::TIMEWAIT_EXIT => ConnectionEvent::TimewaitExit,
-            kind => ConnectionEvent::Other { kind, status },
-        }))
-    }
-
-    /// The active side's last step: the queue pair is ours, so librdmacm leaves this to us.
-    fn confirm(&self) -> Result<(), Error> {
-        let verb = "rdma_establish";
-        // INIT a second time: the first came before the request, when the connection manager did
-        // not know yet that the peer may read, and gave access flags without it.
-        self.id.init_qp(&self.qp)?;
-        self.id.ready_qp(&self.qp, &self.params)?;
-        // SAFETY: the id is live and has got the peer's answer.
-        let ret = unsafe { sys::rdma_establish(self.id.raw()) };
-        Ok(check(verb, ret)?)
-    }
-
-    /// Refuses the peer's acceptance.
-    fn decline(&self) {
-        let verb = "rdma_reject";
-        // SAFETY: the id is live; there is no private data.
-        let ret = unsafe { sys::rdma_reject(self.id.raw(), ptr::null(), 0) };
-        if let Err(error) = check(verb, ret) {
-            tracing::debug!(%error, "answer to an acceptance that came too late");
-        }
-    }
-
-    /// Disconnects where nobody is there to be told of a failure.
-    fn hang_up(&self) {
-        if let Err(error) = self.disconnect() {
-            tracing::debug!(%error, "answer of a connection that is over");
-        }
-    }
-
-    /// On iWARP the kernel brings the queue pair to RTS itself.
-    fn note_iwarp_ready(&self) {
-        if self.qp.context().transport() == TransportType::IWARP {
-            // SAFETY: ESTABLISHED on iWARP comes after the kernel has brought the queue pair to RTS.
-            unsafe { self.qp.record_state(QpState::RTS) };
-        }
-    }
-
-    /// Flushes what is posted: neither kernel nor librdmacm does it for a queue pair of ours.
-    fn end(&self) {
-        self.state.close();
-        if self.qp.state() != QpState::ERR
-            && let Err(error) = self.qp.set_error()
-        {
-            tracing::debug!(%error, "queue pair of an ended connection");
-        }
-    }
-
     /// Tells the connection manager that the peer's data has come, although its last message of
     /// the handshake has not: [`ConnectionEvent::Established`] then follows.
     ///
@@ -375,21 +270,26 @@ impl Connection {
     }
 }
 
-impl AsFd for Connection {
+impl AsFd for Connection<OwnChannel> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.channel.as_fd()
+        self.events.as_fd()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::source::Routed;
 
     fn send_and_sync<T: Send + Sync>() {}
 
     #[test]
     fn connections_may_move_between_threads() {
         send_and_sync::<Connection>();
+        send_and_sync::<Connection<Routed>>();
+        send_and_sync::<crate::Listener<Routed>>();
+        send_and_sync::<crate::Request<Routed>>();
+        send_and_sync::<crate::Dispatcher>();
         send_and_sync::<crate::Listener>();
         send_and_sync::<crate::Resolved>();
     }
