@@ -377,7 +377,7 @@ fn forgets_each_thing() {
 }
 
 #[test]
-fn events_that_are_forgotten_hold_up_nothing() {
+fn leaks_events_that_are_forgotten_and_holds_up_nothing() {
     let fake = control::session();
     // All that events hand out is the caller's own: of each kind, and whoever gets it.
     for kind in (0..=20).filter(|kind| !cfg!(miri) || [1, 8, 10].contains(kind)) {
