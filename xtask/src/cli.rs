@@ -14,13 +14,14 @@ const ENVIRONMENT: &str = "\
 Environment:
   RDMA_RUST_DEVICE            where the device is taken from: auto (default), host, vm
   RDMA_RUST_VM_CACHE          folder of kernels, logs and VM state (default: $XDG_CACHE_HOME/rdma-rust-vm or ~/.cache/rdma-rust-vm)
-  RDMA_RUST_VM_NAME           name of the VM, for several beside each other (default: default)
+  RDMA_RUST_VM_NAME           name of the VM, for several beside each other (default: default, or the guest's name)
+  RDMA_RUST_VM_GUEST          what the VM runs, as --guest takes it: host (default), debian13
   RDMA_RUST_VM_ACCEL          auto (default: KVM where a real kernel boots under it), kvm, tcg
   RDMA_RUST_VM_MEM            guest memory as QEMU takes it (default: 2G)
   RDMA_RUST_VM_SMP            guest processors (default: 2)
   RDMA_RUST_VM_MACHINE        QEMU machine (default: microvm,acpi=on)
   RDMA_RUST_VM_KERNEL         kernel package to boot, a real or a meta package (default: the distribution's)
-  RDMA_RUST_VM_SUITE          suite of the distribution to take the kernel from (bookworm-backports, say); the system's lists stay as they are
+  RDMA_RUST_VM_SUITE          suite to take only the kernel from (bookworm-backports, say); the system's lists stay as they are
   RDMA_RUST_VM_KERNEL_ARGS    words added to the kernel's command line
   RDMA_RUST_VM_QEMU_ARGS      words added to QEMU's command line
   RDMA_RUST_VM_SHARE          further folders shared read-write with the guest, separated by ':'
@@ -44,9 +45,13 @@ enum Command {
     },
     /// Start, stop and use the virtual machine that has an RDMA device
     Vm {
-        /// Name of the VM (default: RDMA_RUST_VM_NAME or "default")
+        /// Name of the VM (default: RDMA_RUST_VM_NAME or that of the guest, "default" for the host's system)
         #[arg(long, global = true)]
         name: Option<String>,
+        /// What the VM runs over the host's root: "host", this distribution's own kernel, or "debian13", kernel 6.12 and
+        /// rdma-core 56 of Debian 13, neither of them installed here (default: RDMA_RUST_VM_GUEST or "host")
+        #[arg(long, global = true)]
+        guest: Option<String>,
         #[command(subcommand)]
         action: VmAction,
     },
@@ -152,8 +157,12 @@ impl Cli {
                     },
                 ),
             },
-            Command::Vm { name, action } => {
-                let config = vm::Config::from_environment(name)?;
+            Command::Vm {
+                name,
+                guest,
+                action,
+            } => {
+                let config = vm::Config::from_environment(name, guest)?;
                 match action {
                     VmAction::Start => vm::start(&config).map(|_| ExitCode::SUCCESS),
                     VmAction::Stop => vm::stop(&config).map(done),

@@ -100,7 +100,7 @@ fn host_runner() -> PathBuf {
 pub(crate) fn status() -> Result<ExitCode> {
     let ladder = Ladder::of(&facts(Rights::User), wish()?);
     print!("{}", ladder.explain());
-    let config = vm::Config::from_environment(None)?;
+    let config = vm::Config::from_environment(None, None)?;
     if vm::is_up(&config) {
         println!("The VM '{}' is up.", config.name);
     }
@@ -176,7 +176,7 @@ fn climb(rung: Rung) -> Result<Place> {
                 .map(|()| Place::Host(address))
         }
         Rung::Vm => {
-            let config = vm::Config::from_environment(None)?;
+            let config = vm::Config::from_environment(None, None)?;
             let was_up = vm::is_up(&config);
             vm::start(&config)?;
             if !was_up {
@@ -200,7 +200,7 @@ pub(crate) fn down() -> Result<()> {
         return Ok(());
     }
     if let Some(name) = made.vm.take() {
-        vm::stop(&vm::Config::from_environment(Some(name))?)?;
+        vm::stop(&vm::Config::from_environment(Some(name), None)?)?;
     }
     host::down(&mut made)?;
     made.save()
@@ -220,7 +220,7 @@ pub(crate) fn exec(command: &[OsString], rights: Rights) -> Result<ExitCode> {
             let address = format!("{ADDRESS_VARIABLE}={}", vm::DEVICE_ADDRESS);
             let mut words = vec![OsString::from("env"), OsString::from(address)];
             words.extend(command.iter().cloned());
-            vm::exec(&vm::Config::from_environment(None)?, &words)
+            vm::exec(&vm::Config::from_environment(None, None)?, &words)
         }
         Some(Rung::Create) => Err(Error::new(
             "there is no RDMA device yet; run `cargo xtask device up` first",

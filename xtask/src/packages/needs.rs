@@ -19,16 +19,19 @@ pub(crate) enum Set {
     Peers,
     /// The checks before a merge.
     Checks,
+    /// Fetching Debian's packages.
+    Debian,
 }
 
 impl Set {
     /// Every purpose.
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::Build,
         Self::Device,
         Self::Vm,
         Self::Peers,
         Self::Checks,
+        Self::Debian,
     ];
 
     fn needs(self) -> &'static [Need] {
@@ -38,6 +41,7 @@ impl Set {
             Self::Vm => VM,
             Self::Peers => PEERS,
             Self::Checks => CHECKS,
+            Self::Debian => DEBIAN,
         }
     }
 }
@@ -197,6 +201,12 @@ const CHECKS: &[Need] = &[Need {
     package: "libclang-dev",
     reason: "regenerates the bindings to compare them",
     probe: Probe::SharedObject("libclang"),
+}];
+
+const DEBIAN: &[Need] = &[Need {
+    package: "debian-archive-keyring",
+    reason: "vouches for the packages of the guest debian13",
+    probe: Probe::File("/usr/share/keyrings/debian-archive-keyring.gpg"),
 }];
 
 /// Where distributions put shared libraries, with those of each LLVM.

@@ -1,14 +1,19 @@
-//! apt, as this system has it set up or, for a kernel of another suite, with a private state beside it.
+//! apt, as this system has it set up or, for packages of another suite, with a private state beside it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use super::Config;
+use super::system::System;
 use crate::error::{Context, Error, Result};
+use crate::packages::{self, Set};
 use crate::process;
-use crate::report::Step;
+use crate::report::{self, Step};
+
+/// Where Debian's packages come from on a system that is not Debian.
+const DEBIAN: &str = "Types: deb\nURIs: http://deb.debian.org/debian\nSuites: SUITE\nComponents: main\nArchitectures: \
+                      amd64\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n";
 
 /// Private lists that are older are fetched anew.
 const LISTS_LAST: Duration = Duration::from_secs(24 * 3600);
@@ -23,29 +28,55 @@ pub(crate) struct Apt {
 }
 
 impl Apt {
-    /// The system's own, or that of `RDMA_RUST_VM_SUITE`.
+    /// The system's own, or a private one in `cache` for packages of another suite.
     ///
     /// # Errors
-    /// When the suite's lists cannot be fetched.
-    pub(crate) fn of(config: &Config) -> Result<Self> {
-        let Some(suite) = &config.suite else {
+    /// When the suite's lists cannot be fetched and were not fetched before.
+    pub(crate) fn of(system: &System, cache: &Path) -> Result<Self> {
+        let Some(suite) = system.suite() else {
             return Ok(Self {
                 private: None,
                 suite: None,
             });
         };
-        let private = config.cache.join(format!("apt-{suite}"));
+        // Two systems may take the same suite from different archives.
+        let private = cache.join(format!(
+            "apt-{suite}{}",
+            if system.is_debian() { "-debian" } else { "" }
+        ));
         let apt = Self {
             private: Some(private.clone()),
-            suite: Some(suite.clone()),
+            suite: Some(suite.to_owned()),
         };
         let stamp = private.join("fetched");
-        if !is_fresh(&stamp) {
-            write_sources(suite, &private)?;
-            let step = Step::start(format!("Fetching the package lists of {suite}"));
-            process::capture(apt.command("apt-get").args(["-qq", "update"]))?;
-            fs::write(&stamp, "").context(|| format!("cannot write {}", stamp.display()))?;
-            step.done("done");
+        if is_fresh(&stamp) {
+            return Ok(apt);
+        }
+        if system.is_debian() {
+            packages::ensure(&[Set::Debian])?;
+        }
+        write_sources(system, suite, &private)?;
+        let step = Step::start(format!("Fetching the package lists of {suite}"));
+        // Without this word apt-get calls it a success when nothing could be fetched.
+        let words = ["-qq", "-o", "APT::Update::Error-Mode=any", "update"];
+        match process::capture(apt.command("apt-get").args(words)) {
+            Ok(_) => {
+                fs::write(&stamp, "").context(|| format!("cannot write {}", stamp.display()))?;
+                step.done("done");
+            }
+            Err(error) if stamp.exists() => {
+                step.done("failed");
+                report::say(format!(
+                    "the package lists of {suite} are older than a day, and cannot be fetched anew ({error}): going on \
+                     with them"
+                ));
+            }
+            Err(error) => {
+                return Err(Error::new(format!(
+                    "the package lists of {suite} cannot be fetched: {error}; check the network and the room in {}",
+                    private.display()
+                )));
+            }
         }
         Ok(apt)
     }
@@ -64,6 +95,10 @@ impl Apt {
                 format!("Dir::Cache={private}/cache"),
                 format!("Dir::Etc::SourceParts={private}/sources"),
                 "Dir::Etc::SourceList=/dev/null".to_owned(),
+                // What is installed or pinned here says nothing about a suite that nothing is installed from.
+                "Dir::State::status=/dev/null".to_owned(),
+                "Dir::Etc::Preferences=/dev/null".to_owned(),
+                format!("Dir::Etc::PreferencesParts={private}/preferences"),
             ] {
                 command.args(["-o", &option]);
             }
@@ -91,11 +126,26 @@ fn is_fresh(stamp: &Path) -> bool {
     })
 }
 
-fn write_sources(suite: &str, private: &Path) -> Result<()> {
+fn write_sources(system: &System, suite: &str, private: &Path) -> Result<()> {
     let failed = || format!("cannot write into {}", private.display());
-    for folder in ["lists/partial", "cache/archives/partial", "sources"] {
+    for folder in [
+        "lists/partial",
+        "cache/archives/partial",
+        "preferences",
+        "sources",
+    ] {
         fs::create_dir_all(private.join(folder)).context(failed)?;
     }
+    let (name, text) = if system.is_debian() && !super::resolve::is_debian_itself() {
+        ("suite.sources", DEBIAN.replace("SUITE", suite))
+    } else {
+        own_archive(suite)?
+    };
+    fs::write(private.join("sources").join(name), text).context(failed)
+}
+
+/// The archive that this system is set up with, for another suite: file name and text.
+fn own_archive(suite: &str) -> Result<(&'static str, String)> {
     let mut texts = Vec::new();
     for entry in fs::read_dir("/etc/apt/sources.list.d")
         .into_iter()
@@ -112,7 +162,7 @@ fn write_sources(suite: &str, private: &Path) -> Result<()> {
     }
     texts.sort();
     let list = fs::read_to_string("/etc/apt/sources.list").unwrap_or_default();
-    let (name, text) = texts
+    texts
         .iter()
         .find_map(|text| with_suite(text, suite))
         .map(|text| ("suite.sources", text))
@@ -121,8 +171,7 @@ fn write_sources(suite: &str, private: &Path) -> Result<()> {
             Error::new(format!(
                 "no archive to fetch {suite} from: neither /etc/apt/sources.list nor sources.list.d names one"
             ))
-        })?;
-    fs::write(private.join("sources").join(name), text).context(failed)
+        })
 }
 
 /// The first paragraph of a `.sources` file, which is the distribution's main archive, for another suite.

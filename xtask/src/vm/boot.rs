@@ -9,6 +9,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use super::kernel::Kernel;
+use super::libraries::{self, Libraries};
 use super::qemu::{self, Boot};
 use super::state::{self, Lock, Running};
 use super::{Config, accel, client, initrd, kernel, tidy};
@@ -49,11 +50,11 @@ pub(crate) fn ensure(config: &Config) -> Result<Running> {
         }
     }
     stop_locked(config)?;
-    let kernel = {
+    let (kernel, libraries) = {
         let _lock = Lock::take(&config.cache.join("lock"))?;
-        kernel::obtain(config)?
+        (kernel::obtain(config)?, libraries::obtain(config)?)
     };
-    start(config, &kernel, made_of)
+    start(config, &kernel, libraries.as_ref(), made_of)
 }
 
 /// Stops the VM of `config`; whether there was one.
@@ -106,7 +107,12 @@ fn made_of(config: &Config) -> u64 {
     crate::workspace::fingerprint(texts.iter().map(|text| text.as_bytes()))
 }
 
-fn start(config: &Config, kernel: &Kernel, made_of: u64) -> Result<Running> {
+fn start(
+    config: &Config,
+    kernel: &Kernel,
+    libraries: Option<&Libraries>,
+    made_of: u64,
+) -> Result<Running> {
     let folder = &config.folder;
     let token = state::new_token()?;
     state::write_private(&folder.join("token"), token.as_bytes())?;
@@ -117,19 +123,21 @@ fn start(config: &Config, kernel: &Kernel, made_of: u64) -> Result<Running> {
         kvm: false,
         kernel,
         initrd: &initrd,
+        layer: libraries.map(|libraries| libraries.tree.as_path()),
         agent: &agent,
         port: config.first_port,
         probe: false,
         tsc_khz: qemu::tsc_khz(),
     };
     boot.kvm = accel::use_kvm(config, &boot)?;
+    let system = match libraries {
+        Some(libraries) => format!("kernel {}, rdma-core {}", kernel.release, libraries.release),
+        None => format!("kernel {}", kernel.release),
+    };
     let mut reasons = Vec::new();
     for attempt in 1..=TRIES {
         let accelerator = if boot.kvm { "KVM" } else { "TCG, emulated" };
-        let step = Step::start(format!(
-            "Starting the VM ({accelerator}, kernel {})",
-            kernel.release
-        ));
+        let step = Step::start(format!("Starting the VM ({accelerator}, {system})"));
         match try_once(config, &mut boot, &token, &step) {
             Ok(pid) => {
                 let running = Running {
@@ -137,7 +145,7 @@ fn start(config: &Config, kernel: &Kernel, made_of: u64) -> Result<Running> {
                     port: boot.port,
                     token,
                     made_of,
-                    description: format!("{accelerator}, kernel {}", kernel.release),
+                    description: format!("{accelerator}, {system}"),
                 };
                 running.save(folder)?;
                 step.done("up");

@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use super::system::System;
 use crate::error::{Error, Result};
 use crate::workspace;
 
@@ -43,10 +44,10 @@ pub(crate) struct Config {
     pub(crate) processors: u32,
     /// QEMU's machine.
     pub(crate) machine: String,
+    /// Which kernel and RDMA libraries it runs.
+    pub(crate) system: System,
     /// The kernel package asked for instead of the distribution's own.
     pub(crate) kernel_package: Option<String>,
-    /// The distribution's suite that the kernel is taken from, if not this system's.
-    pub(crate) suite: Option<String>,
     /// Words added to the kernel's command line.
     pub(crate) kernel_args: String,
     /// Words added to QEMU's command line.
@@ -56,11 +57,11 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Reads the environment; `name` goes before `RDMA_RUST_VM_NAME`.
+    /// Reads the environment; `name` goes before `RDMA_RUST_VM_NAME`, `guest` before `RDMA_RUST_VM_GUEST`.
     ///
     /// # Errors
     /// When a variable has a value that cannot be used: which, and what it may be.
-    pub(crate) fn from_environment(name: Option<String>) -> Result<Self> {
+    pub(crate) fn from_environment(name: Option<String>, guest: Option<String>) -> Result<Self> {
         let text = |variable: &str| -> Result<Option<String>> {
             match env::var(variable) {
                 Ok(value) if value.trim().is_empty() => Ok(None),
@@ -80,9 +81,14 @@ impl Config {
                 })
             })
         };
+        let guest = match guest {
+            Some(guest) => Some(guest),
+            None => text("RDMA_RUST_VM_GUEST")?,
+        };
+        let system = System::choose(guest.as_deref(), text("RDMA_RUST_VM_SUITE")?)?;
         let name = match name {
             Some(name) => name,
-            None => text("RDMA_RUST_VM_NAME")?.unwrap_or_else(|| "default".to_owned()),
+            None => text("RDMA_RUST_VM_NAME")?.unwrap_or_else(|| system.vm_name().to_owned()),
         };
         check_name(&name)?;
         let cache = workspace::cache_dir()?;
@@ -110,8 +116,8 @@ impl Config {
             memory: text("RDMA_RUST_VM_MEM")?.unwrap_or_else(|| "2G".to_owned()),
             processors: number("RDMA_RUST_VM_SMP", 2)?.max(1),
             machine: text("RDMA_RUST_VM_MACHINE")?.unwrap_or_else(|| "microvm,acpi=on".to_owned()),
+            system,
             kernel_package: text("RDMA_RUST_VM_KERNEL")?,
-            suite: text("RDMA_RUST_VM_SUITE")?,
             kernel_args: text("RDMA_RUST_VM_KERNEL_ARGS")?.unwrap_or_default(),
             qemu_args: text("RDMA_RUST_VM_QEMU_ARGS")?
                 .map(|words| words.split_whitespace().map(str::to_owned).collect())

@@ -23,9 +23,14 @@ for m in /modules/*.ko; do $B insmod "$m" || echo "@@ not loaded: $m"; done
 NINEP=trans=virtio,version=9p2000.L,msize=512000
 # The host's root is frozen while the guest runs, so it may be cached without limits.
 $B mount -t 9p -o ro,$NINEP,cache=loose root /lower || fail "the host's root cannot be mounted over 9p"
+LOWER=/lower
+if [ "$(arg vm.layer)" = 1 ]; then
+    $B mount -t 9p -o ro,$NINEP,cache=loose layer /layer || fail "the newer libraries cannot be mounted over 9p"
+    LOWER=/layer:/lower
+fi
 $B mount -t tmpfs -o size=75% tmpfs /ov
 $B mkdir /ov/upper /ov/work
-$B mount -t overlay -o lowerdir=/lower,upperdir=/ov/upper,workdir=/ov/work overlay /root || fail "no overlay over the host's root"
+$B mount -t overlay -o lowerdir=$LOWER,upperdir=/ov/upper,workdir=/ov/work overlay /root || fail "no overlay over the host's root"
 R=/root
 $B mkdir -p $R/proc $R/sys $R/dev $R/run
 $B mount -t proc proc $R/proc

@@ -27,7 +27,7 @@ pub(crate) fn write(kernel: &Kernel, staging: &Path, to: &Path) -> Result<()> {
     // It may be left over from a start that was interrupted.
     let _ = fs::remove_dir_all(staging);
     for folder in [
-        "bin", "dev", "proc", "sys", "lower", "ov", "root", "modules",
+        "bin", "dev", "proc", "sys", "lower", "layer", "ov", "root", "modules",
     ] {
         fs::create_dir_all(staging.join(folder)).context(|| failed(folder))?;
     }

@@ -2,17 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 use super::apt::Apt;
+use super::download::{self, files_in};
 use super::{Config, modules, resolve, vmlinux};
 use crate::error::{Context, Error, Result};
-use crate::process::{self, Guarded};
 use crate::report::Step;
-
-/// A download that takes longer is given up.
-const DOWNLOAD_DEADLINE: Duration = Duration::from_secs(900);
 
 /// A kernel ready to boot.
 #[derive(Debug, Clone)]
@@ -44,9 +39,9 @@ impl Kernel {
 pub(crate) fn obtain(config: &Config) -> Result<Kernel> {
     let asked = match &config.kernel_package {
         Some(package) => package.as_str(),
-        None => resolve::meta_package()?,
+        None => resolve::meta_package(&config.system)?,
     };
-    let apt = Apt::of(config)?;
+    let apt = Apt::of(&config.system, &config.cache)?;
     let packages = match resolve::packages(asked, &apt) {
         Ok(packages) => packages,
         Err(error) if !apt.is_system() => return Err(error),
@@ -65,11 +60,10 @@ pub(crate) fn obtain(config: &Config) -> Result<Kernel> {
         return Ok(kernel);
     }
     let staging = folder.with_extension("new");
-    remove(&staging)?;
-    fs::create_dir_all(&staging).context(|| format!("cannot make {}", staging.display()))?;
-    download(&packages, &apt, &staging)?;
+    download::fresh_folder(&staging)?;
+    download::packages("the VM's kernel", &packages, &apt, &staging)?;
     unpack(&staging)?;
-    remove(&folder)?;
+    download::remove(&folder)?;
     fs::rename(&staging, &folder)
         .context(|| format!("cannot move the kernel to {}", folder.display()))?;
     Kernel::in_folder(&folder).ok_or_else(|| {
@@ -95,7 +89,7 @@ fn folder_of(config: &Config, packages: &[String], apt: &Apt) -> PathBuf {
 
 /// Without an explicit wish for a kernel, one that was fetched earlier will do.
 fn newest_cached(config: &Config) -> Option<Kernel> {
-    if config.kernel_package.is_some() || config.suite.is_some() {
+    if config.kernel_package.is_some() || config.system.suite().is_some() {
         return None;
     }
     let suffix = format!("-{:08x}", modules::list_fingerprint() & 0xffff_ffff);
@@ -109,119 +103,11 @@ fn newest_cached(config: &Config) -> Option<Kernel> {
     Kernel::in_folder(&newest)
 }
 
-fn remove(folder: &Path) -> Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::new(format!(
-            "cannot remove {}: {error}",
-            folder.display()
-        ))),
-        _ => Ok(()),
-    }
-}
-
-/// `apt-get download`: needs no privileges and installs nothing.
-fn download(packages: &[String], apt: &Apt, to: &Path) -> Result<()> {
-    let total = download_size(packages, apt);
-    let size = total
-        .map(|bytes| format!(" ({} MB)", bytes / 1_000_000))
-        .unwrap_or_default();
-    let step = Step::start(format!(
-        "Downloading the VM's kernel{size}: {}",
-        packages.join(" ")
-    ));
-    let attempt = || -> Result<()> {
-        let mut command = apt.command("apt-get");
-        command
-            .args(["-qq", "download"])
-            .args(packages)
-            .current_dir(to)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped());
-        let child = command
-            .spawn()
-            .context(|| "cannot run apt-get to download the kernel".to_owned())?;
-        let mut child = Guarded(child);
-        let deadline = Instant::now() + DOWNLOAD_DEADLINE;
-        let status = loop {
-            let soon = Instant::now() + Duration::from_millis(250);
-            if let Some(status) = process::wait_until(&mut child.0, soon)? {
-                break status;
-            }
-            step.progress(|| match total {
-                Some(total) => format!(
-                    "{} of {} MB",
-                    size_of_files(to) / 1_000_000,
-                    total / 1_000_000
-                ),
-                None => format!("{} MB", size_of_files(to) / 1_000_000),
-            });
-            if Instant::now() > deadline {
-                return Err(Error::new(format!(
-                    "the download of {} did not end within {} minutes; check the network and try again",
-                    packages.join(" "),
-                    DOWNLOAD_DEADLINE.as_secs() / 60
-                )));
-            }
-        };
-        if status.success() {
-            return Ok(());
-        }
-        let mut said = String::new();
-        if let Some(mut stderr) = child.0.stderr.take() {
-            // What apt-get wrote before it ended; without it the message is only shorter.
-            let _ = std::io::Read::read_to_string(&mut stderr, &mut said);
-        }
-        Err(Error::new(format!(
-            "cannot download {}: {}",
-            packages.join(" "),
-            said.lines().next().unwrap_or("apt-get said nothing").trim()
-        )))
-    };
-    attempt().or_else(|first| {
-        if !apt.is_system() {
-            return Err(first);
-        }
-        // The lists name a version that the archive no longer has.
-        crate::packages::update_lists(&format!("because {first}"))?;
-        attempt()
-    })?;
-    step.done("fetched");
-    Ok(())
-}
-
-fn download_size(packages: &[String], apt: &Apt) -> Option<u64> {
-    let shown = process::capture(
-        apt.command("apt-cache")
-            .args(["show", "--no-all-versions"])
-            .args(packages),
-    );
-    let sizes = shown.ok()?;
-    let sizes = sizes
-        .lines()
-        .filter_map(|line| line.strip_prefix("Size: ")?.trim().parse::<u64>().ok());
-    Some(sizes.sum()).filter(|total| *total > 0)
-}
-
-fn size_of_files(folder: &Path) -> u64 {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| entry.metadata().ok())
-        .map(|data| data.len())
-        .sum()
-}
-
 /// From the packages in `folder` to `vmlinux`, `modules/` and `release`; the rest is removed.
 fn unpack(folder: &Path) -> Result<()> {
     let step = Step::start("Unpacking the kernel");
     let tree = folder.join("tree");
-    for package in files_in(folder)?
-        .iter()
-        .filter(|file| file.extension().is_some_and(|e| e == "deb"))
-    {
-        process::capture(process::tool("dpkg").arg("-x").arg(package).arg(&tree))?;
-        fs::remove_file(package).context(|| format!("cannot remove {}", package.display()))?;
-    }
+    download::unpack_all(folder, &tree)?;
     let (base, release) = modules_tree(&tree)?;
     let vmlinuz = kernel_image(&tree, &base, &release)?;
     step.progress(|| "taking the compression off".to_owned());
@@ -229,18 +115,11 @@ fn unpack(folder: &Path) -> Result<()> {
     fs::write(folder.join("vmlinux"), image)
         .context(|| format!("cannot write into {}", folder.display()))?;
     let count = modules::collect(&base, &release, &folder.join("modules"))?;
-    remove(&tree)?;
+    download::remove(&tree)?;
     fs::write(folder.join("release"), &release)
         .context(|| format!("cannot write into {}", folder.display()))?;
     step.done(&format!("kernel {release}, {count} modules"));
     Ok(())
-}
-
-fn files_in(folder: &Path) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder).context(|| format!("cannot read {}", folder.display()))?;
-    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    files.sort();
-    Ok(files)
 }
 
 /// The folder above `lib/modules`, and the release below it: in newer packages all of it is under `usr`.

@@ -11,14 +11,17 @@ mod apt;
 mod boot;
 mod client;
 mod config;
+mod download;
 mod guest;
 mod initrd;
 mod kernel;
+mod libraries;
 mod modules;
 mod protocol;
 mod qemu;
 mod resolve;
 mod state;
+mod system;
 #[cfg(test)]
 mod testing;
 mod tidy;

@@ -23,6 +23,8 @@ pub(crate) struct Boot<'a> {
     pub(crate) kernel: &'a Kernel,
     /// Its initrd.
     pub(crate) initrd: &'a Path,
+    /// A tree whose files hide those of the host's root.
+    pub(crate) layer: Option<&'a Path>,
     /// The program that becomes process 1 of the guest.
     pub(crate) agent: &'a Path,
     /// The host's port that leads to the agent.
@@ -75,6 +77,10 @@ pub(crate) fn arguments(config: &Config, boot: &Boot<'_>) -> Result<Vec<OsString
         };
         let [root, device] = share("root", Path::new("/"), ",readonly=on");
         add(&["-fsdev", &root, "-device", &device]);
+        if let Some(layer) = boot.layer {
+            let [fs, device] = share("layer", layer, ",readonly=on");
+            add(&["-fsdev", &fs, "-device", &device]);
+        }
         for (index, path) in config.shares.iter().enumerate() {
             let [fs, device] = share(&format!("share{index}"), path, "");
             add(&["-fsdev", &fs, "-device", &device]);
@@ -110,6 +116,9 @@ fn kernel_line(config: &Config, boot: &Boot<'_>) -> Result<String> {
         word(&format!("vm.port={AGENT_PORT}"));
         word(&format!("vm.folder={}", guest::as_argument(&config.folder)));
         word(&format!("vm.idle={}", config.idle_minutes));
+        if boot.layer.is_some() {
+            word("vm.layer=1");
+        }
         for (index, share) in config.shares.iter().enumerate() {
             word(&format!("vm.share{index}={}", guest::as_argument(share)));
         }
@@ -150,6 +159,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::super::config::Accelerator;
+    use super::super::system::System;
     use super::*;
 
     fn config() -> Config {
@@ -163,8 +173,8 @@ mod tests {
             memory: "2G".to_owned(),
             processors: 2,
             machine: "microvm,acpi=on".to_owned(),
+            system: System::Host,
             kernel_package: None,
-            suite: None,
             kernel_args: String::new(),
             qemu_args: vec!["-s".to_owned()],
             idle_minutes: 5,
@@ -181,6 +191,7 @@ mod tests {
             kvm: false,
             kernel: &kernel,
             initrd: Path::new("/c/initrd"),
+            layer: None,
             agent: Path::new("/c/agent"),
             port: 20_001,
             probe: false,
@@ -218,6 +229,21 @@ mod tests {
             line.contains("vm.share0=/work,%20tree vm.share1=/target"),
             "{line}"
         );
+    }
+
+    #[test]
+    fn a_layer_is_read_only_and_told_to_the_guest() {
+        let tree = Path::new("/c/libraries/tree");
+        let with = words(&config(), |boot| boot.layer = Some(tree)).join(" ");
+        assert!(
+            with.contains("local,id=layer,path=/c/libraries/tree,")
+                && with
+                    .contains("readonly=on -device virtio-9p-device,fsdev=layer,mount_tag=layer")
+                && with.contains(" vm.layer=1"),
+            "{with}"
+        );
+        let without = words(&config(), |_| {}).join(" ");
+        assert!(!without.contains("layer"), "{without}");
     }
 
     #[test]
@@ -270,6 +296,7 @@ mod tests {
             kvm: false,
             kernel: &kernel,
             initrd: Path::new(""),
+            layer: None,
             agent: Path::new(""),
             port: 1,
             probe: false,

@@ -3,8 +3,12 @@
 use std::fs;
 
 use super::apt::Apt;
+use super::system::System;
 use crate::error::{Context, Error, Result};
 use crate::process;
+
+/// Debian's meta package of a kernel.
+const DEBIAN_KERNEL: &str = "linux-image-amd64";
 
 /// What a meta package of a kernel leads to, in the distributions' names.
 const WANTED: [&str; 5] = [
@@ -15,14 +19,24 @@ const WANTED: [&str; 5] = [
     "linux-binary-",
 ];
 
-/// The meta package of this distribution's kernel.
+/// The meta package of the kernel of `system`.
 ///
 /// # Errors
-/// When the distribution is not one whose kernel packages are known.
-pub(crate) fn meta_package() -> Result<&'static str> {
-    let os_release = fs::read_to_string("/etc/os-release")
-        .context(|| "cannot read /etc/os-release".to_owned())?;
-    meta_package_of(&os_release)
+/// When it is the kernel of this machine's distribution, and that one's packages are not known.
+pub(crate) fn meta_package(system: &System) -> Result<&'static str> {
+    if system.is_debian() {
+        return Ok(DEBIAN_KERNEL);
+    }
+    meta_package_of(&os_release()?)
+}
+
+/// Whether this machine's distribution is Debian or one made of its packages, and none made of Ubuntu's.
+pub(super) fn is_debian_itself() -> bool {
+    os_release().is_ok_and(|text| meta_package_of(&text).is_ok_and(|name| name == DEBIAN_KERNEL))
+}
+
+fn os_release() -> Result<String> {
+    fs::read_to_string("/etc/os-release").context(|| "cannot read /etc/os-release".to_owned())
 }
 
 fn meta_package_of(os_release: &str) -> Result<&'static str> {
@@ -37,7 +51,7 @@ fn meta_package_of(os_release: &str) -> Result<&'static str> {
     if is("ubuntu") {
         Ok("linux-image-generic")
     } else if is("debian") {
-        Ok("linux-image-amd64")
+        Ok(DEBIAN_KERNEL)
     } else {
         Err(Error::new(format!(
             "the VM boots a Debian or Ubuntu kernel package, and this system is '{}'; make an RDMA device here instead \

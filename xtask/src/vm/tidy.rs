@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use super::{Config, state};
 
-/// VMs of checkouts that are gone, and kernels that were replaced, are removed when unused for so long.
+/// VMs of checkouts that are gone, kernels and libraries that were replaced, are removed when unused for so long.
 const UNUSED: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// What a VM's folder holds that its next start makes anew. The console stays, it may be asked for.
@@ -23,10 +23,10 @@ pub(super) fn mark_used(folder: &Path) {
     let _ = fs::write(folder.join("used"), "");
 }
 
-/// Removes folders of VMs and kernels that nobody used for long. Only a wish: what cannot be removed stays.
+/// Removes folders of VMs, kernels and libraries that nobody used for long. Only a wish: what cannot be removed stays.
 pub(super) fn old_leftovers(config: &Config) {
     mark_used(&config.folder);
-    for kind in ["vm", "kernel"] {
+    for kind in ["vm", "kernel", "libraries"] {
         for folder in old_folders(&config.cache.join(kind), SystemTime::now()) {
             let in_use = fs::read_to_string(folder.join("qemu.pid"))
                 .ok()
