@@ -5,6 +5,8 @@
 //! - `RPMA_TEST_ADDRESS`: an IP address of the RDMA device to use; found from sysfs when unset.
 //! - `RPMA_REQUIRE_ALL=1`: what is missing makes the tests that need it fail instead of being ignored.
 //! - `RPMA_TEST_FULL=1`: the long tests too, and more rounds of the others.
+//! - `RPMA_TEST_NATIVE=only`: only the tests of what newer kernels and libraries have, by `native_` in their names.
+//!   `=elsewhere`: of those, the ones that cannot run here are left out, since another run holds them.
 
 mod baseline;
 mod c;

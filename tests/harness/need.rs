@@ -4,6 +4,10 @@ use std::path::Path;
 
 use crate::{c, device};
 
+/// The first kernel and the first rdma-core with flush and atomic write as operations of the device.
+const NATIVE_KERNEL: &[u32] = &[6, 2];
+const NATIVE_RDMA_CORE: u32 = 45;
+
 /// Something that a test cannot do without.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -14,6 +18,8 @@ pub enum Need {
     Root,
     /// The kernel modules for software devices, so that a test can make its own.
     SoftRoce,
+    /// Kernel 6.2 and rdma-core 45 or later, from which on there are flush and atomic write as operations of the device.
+    Native,
     /// The C programs of `tests/c`.
     C,
     /// A program found through `PATH`.
@@ -36,12 +42,48 @@ impl Need {
                 .into_iter()
                 .find(|module| !Path::new("/sys/module").join(module).is_dir())
                 .map(|module| format!("the kernel module {module}")),
+            Self::Native => kernel_too_old().or_else(library_too_old),
             Self::C => (!c::MISSING.is_empty()).then(|| format!("the C programs: {}", c::MISSING)),
             Self::Tool(name) => {
                 (!in_path(name)).then(|| format!("the program {name}{}", package(name)))
             }
         }
     }
+}
+
+fn kernel_too_old() -> Option<String> {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy();
+    let new_enough = numbers(&release).is_some_and(|numbers| *numbers >= *NATIVE_KERNEL);
+    (!new_enough).then(|| format!("kernel 6.2 or later (this is {release})"))
+}
+
+fn library_too_old() -> Option<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    match rdma_core_in(&maps) {
+        Some(release) if release >= NATIVE_RDMA_CORE => None,
+        Some(release) => Some(format!(
+            "rdma-core {NATIVE_RDMA_CORE} or later (this is {release})"
+        )),
+        None => Some("a libibverbs whose file name tells its release".to_owned()),
+    }
+}
+
+/// The release of rdma-core by the name of the library that is loaded: `libibverbs.so.1.14.44.0` is of release 44.
+fn rdma_core_in(maps: &str) -> Option<u32> {
+    let (_, name) = maps.split_once("/libibverbs.so.")?;
+    numbers(name.lines().next()?)?.get(2).copied()
+}
+
+/// The numbers with dots between them that a text begins with.
+fn numbers(text: &str) -> Option<Vec<u32>> {
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    text[..end]
+        .split('.')
+        .map(|part| part.parse().ok())
+        .collect()
 }
 
 fn in_path(name: &str) -> bool {
@@ -58,5 +100,36 @@ fn package(name: &str) -> &'static str {
         "rdma" | "ip" => " (package iproute2)",
         "rping" => " (package rdmacm-utils)",
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_release_of_the_library_is_read_off_its_file_name() {
+        let maps = |name: &str| {
+            format!(
+                "7f00-7f01 r--p 00000000 00:1d 42    /usr/lib/x86_64-linux-gnu/{name}\n7f02 rw-p\n"
+            )
+        };
+        assert_eq!(rdma_core_in(&maps("libibverbs.so.1.14.56.1")), Some(56));
+        assert_eq!(rdma_core_in(&maps("libibverbs.so.1")), None);
+        assert_eq!(rdma_core_in(&maps("librdmacm.so.1.3.56.1")), None);
+        assert_eq!(rdma_core_in(""), None);
+    }
+
+    #[test]
+    fn a_kernels_release_is_compared_by_number() {
+        for (release, new_enough) in [
+            ("6.12.117+deb13-amd64", true),
+            ("6.2.0", true),
+            ("7.0-rc1", true),
+            ("6.1.0-57-amd64", false),
+        ] {
+            let numbers = numbers(release).expect("numbers");
+            assert_eq!(*numbers >= *NATIVE_KERNEL, new_enough, "{release}");
+        }
     }
 }

@@ -36,6 +36,43 @@ pub fn rounds(normal: usize, long: usize) -> usize {
     if full() { long } else { normal }
 }
 
+/// In the name of each test of what only newer kernels and libraries have.
+const NATIVE: &str = "native_";
+
+/// Which tests of what only newer kernels and libraries have belong to this run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Native {
+    /// All tests, these too.
+    Too,
+    /// No others.
+    Only,
+    /// None of those that cannot run here: another run holds them, elsewhere.
+    Elsewhere,
+}
+
+impl Native {
+    fn of_environment() -> Result<Self, String> {
+        match std::env::var("RPMA_TEST_NATIVE").as_deref() {
+            Err(_) | Ok("") => Ok(Self::Too),
+            Ok("only") => Ok(Self::Only),
+            Ok("elsewhere") => Ok(Self::Elsewhere),
+            Ok(other) => Err(format!(
+                "RPMA_TEST_NATIVE is '{other}', but must be only, elsewhere or not set"
+            )),
+        }
+    }
+
+    fn takes(self, test: &Test) -> bool {
+        match self {
+            Self::Too => true,
+            Self::Only => test.name.contains(NATIVE),
+            Self::Elsewhere => {
+                !test.needs.contains(&Need::Native) || Need::Native.missing().is_none()
+            }
+        }
+    }
+}
+
 fn is_set(name: &str) -> bool {
     std::env::var_os(name).is_some_and(|value| value != "0" && !value.is_empty())
 }
@@ -176,13 +213,23 @@ pub fn run(tests: Vec<Test>, roles: &[Role]) -> ExitCode {
     }
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
+    let native = match Native::of_environment() {
+        Ok(native) => native,
+        Err(message) => {
+            eprintln!("{message}");
+            return ExitCode::from(102);
+        }
+    };
+    let tests: Vec<Test> = tests
+        .into_iter()
+        .filter(|test| (full() || !test.long) && native.takes(test))
+        .collect();
     let require_all = is_set("RPMA_REQUIRE_ALL");
     if !arguments.list {
         prepare(&tests, require_all);
     }
     let trials = tests
         .into_iter()
-        .filter(|test| full() || !test.long)
         .map(|test| test.trial(require_all))
         .collect();
     let conclusion: Conclusion = libtest_mimic::run(&arguments, trials);

@@ -8,6 +8,7 @@ mod errors;
 mod events;
 mod limits;
 mod lost;
+mod native;
 mod objects;
 mod optional;
 mod ports;
@@ -29,6 +30,7 @@ pub(crate) fn tests() -> Vec<Test> {
     [
         objects::tests(),
         limits::tests(),
+        native::tests(),
         ports::tests(),
         posting::tests(),
         events::tests(),
