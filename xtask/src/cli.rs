@@ -64,7 +64,8 @@ enum Command {
         #[arg(last = true, value_name = "OPTION")]
         options: Vec<OsString>,
     },
-    /// Run the tests: the pure ones on the host, the others on an RDMA device
+    /// Run the tests: the pure ones on the host, on a fake device as well under AddressSanitizer and Miri, the others on an
+    /// RDMA device and in the guest debian13
     Test {
         /// The long tests too
         #[arg(long)]
@@ -81,7 +82,7 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
-    /// Install the distribution packages that build, tests and checks need
+    /// Install the distribution packages that build, tests and checks need, and a nightly toolchain for Miri
     #[command(hide = true)]
     Setup,
     /// The part that runs inside the VM

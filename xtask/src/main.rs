@@ -10,6 +10,7 @@ mod ci_files;
 mod cli;
 mod device;
 mod error;
+mod nightly;
 mod packages;
 mod ping;
 mod process;

@@ -8,6 +8,7 @@ use std::time::Duration;
 pub(crate) use needs::{Need, Set};
 
 use crate::error::{Context, Error, Result};
+use crate::nightly;
 use crate::process;
 use crate::report::{self, Step};
 
@@ -47,13 +48,19 @@ pub(crate) fn ensure(sets: &[Set]) -> Result<()> {
     )))
 }
 
-/// Installs every set.
+/// Installs every set, and the nightly toolchain, without which some tests are ignored.
 ///
 /// # Errors
 /// As [`ensure`].
 pub(crate) fn install_everything() -> Result<()> {
     ensure(&Set::ALL)?;
-    report::say("everything that build, tests and checks need is installed");
+    match nightly::ensure() {
+        Ok(_) => report::say("everything that build, tests and checks need is installed"),
+        Err(error) => report::say(format!(
+            "installed is what build, tests and checks need, but the tests will not run under Miri and \
+             AddressSanitizer: {error}"
+        )),
+    }
     Ok(())
 }
 

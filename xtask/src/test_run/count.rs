@@ -69,45 +69,49 @@ fn without_colours(line: &str) -> String {
     plain
 }
 
+/// The steps, as `minimum-tests.txt` names them.
+const STEPS: [&str; 6] = ["host", "fake", "asan", "miri", "device", "guest"];
+
 /// The fewest tests that each step must have run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Minimum {
-    pub(crate) host: u64,
-    pub(crate) fake: u64,
-    pub(crate) device: u64,
-}
+pub(crate) struct Minimum([u64; STEPS.len()]);
 
 impl Minimum {
-    /// Reads lines `host=N`, `fake=N` and `device=N`; `#` begins a comment.
+    /// Reads a line `STEP=N` for each step; `#` begins a comment.
     ///
     /// # Errors
-    /// When a line is something else, or one of the three is missing.
+    /// When a line is something else, or a step is missing.
     pub(crate) fn parse(text: &str) -> Result<Self> {
-        let (mut host, mut fake, mut device) = (None, None, None);
+        let mut found = [None; STEPS.len()];
         for line in text.lines() {
             let line = line.split('#').next().unwrap_or_default().trim();
             if line.is_empty() {
                 continue;
             }
-            let number = |value: &str| value.trim().parse::<u64>().ok();
-            match line
-                .split_once('=')
-                .map(|(name, value)| (name.trim(), number(value)))
-            {
-                Some(("host", Some(number))) => host = Some(number),
-                Some(("fake", Some(number))) => fake = Some(number),
-                Some(("device", Some(number))) => device = Some(number),
-                _ => {
-                    return Err(Error::new(format!(
-                        "'{line}' is not host=N, fake=N or device=N"
-                    )));
-                }
-            }
+            let parsed = line.split_once('=').and_then(|(name, value)| {
+                let step = STEPS.iter().position(|step| *step == name.trim())?;
+                Some((step, value.trim().parse().ok()?))
+            });
+            let Some((step, number)) = parsed else {
+                return Err(Error::new(format!(
+                    "'{line}' is not STEP=N with one of the steps {}",
+                    STEPS.join(", ")
+                )));
+            };
+            found[step] = Some(number);
         }
-        match (host, fake, device) {
-            (Some(host), Some(fake), Some(device)) => Ok(Self { host, fake, device }),
-            _ => Err(Error::new("host=N, fake=N or device=N is missing")),
+        let mut numbers = [0; STEPS.len()];
+        for ((step, found), number) in STEPS.iter().zip(found).zip(&mut numbers) {
+            *number = found.ok_or_else(|| Error::new(format!("the line {step}=N is missing")))?;
         }
+        Ok(Self(numbers))
+    }
+
+    /// The number of a step.
+    pub(crate) fn of(&self, step: &str) -> u64 {
+        let known = STEPS.iter().zip(self.0).find(|(known, _)| **known == step);
+        // A step without a number must at least run a test.
+        known.map_or(1, |(_, number)| number)
     }
 }
 
@@ -170,34 +174,27 @@ mod tests {
 
     #[test]
     fn the_minimum_is_read_with_comments_and_refused_when_broken() {
-        let minimum =
-            Minimum::parse("# why\nhost = 12 # unit tests\nfake=1\n\ndevice=3\n").unwrap();
-        assert_eq!(
-            minimum,
-            Minimum {
-                host: 12,
-                fake: 1,
-                device: 3
-            }
-        );
+        let good = "# why\nhost = 12 # unit tests\nfake=1\nasan=2\nmiri=3\n\ndevice=4\nguest=5\n";
+        let minimum = Minimum::parse(good).unwrap();
+        assert_eq!(STEPS.map(|step| minimum.of(step)), [12, 1, 2, 3, 4, 5]);
         for bad in [
             "",
-            "host=1\ndevice=2",
-            "host=1\nfake=1\ndevice=x",
-            "host=1\nfake=1\ndevice=2\nother=3",
-            "host",
+            "host=1\nfake=1\ndevice=2",
+            &good.replace("miri=3", "miri=x"),
+            &good.replace("guest=5", ""),
+            &format!("{good}other=3"),
+            &format!("{good}host"),
         ] {
             Minimum::parse(bad).unwrap_err();
         }
     }
 
     #[test]
-    fn the_committed_minimum_can_be_read() {
+    fn the_committed_minimum_can_be_read_and_checks_something() {
         let minimum = Minimum::parse(include_str!("../../minimum-tests.txt")).unwrap();
-        assert!(
-            minimum.host > 0 && minimum.fake > 0 && minimum.device > 0,
-            "a minimum of nothing checks nothing"
-        );
+        for step in STEPS {
+            assert!(minimum.of(step) > 0, "{step}");
+        }
     }
 
     #[test]

@@ -36,9 +36,8 @@ const TRIES: u32 = 3;
 /// # Errors
 /// When what it needs cannot be had, or no try leads to a VM that answers.
 pub(crate) fn ensure(config: &Config) -> Result<Running> {
-    check_architecture()?;
     let _lock = Lock::take(&config.folder.join("lock"))?;
-    packages::ensure(&[Set::Vm])?;
+    packages_here()?;
     let made_of = made_of(config);
     if let Some(running) = Running::find(config) {
         if running.made_of != made_of {
@@ -50,11 +49,24 @@ pub(crate) fn ensure(config: &Config) -> Result<Running> {
         }
     }
     stop_locked(config)?;
-    let (kernel, libraries) = {
-        let _lock = Lock::take(&config.cache.join("lock"))?;
-        (kernel::obtain(config)?, libraries::obtain(config)?)
-    };
+    let (kernel, libraries) = obtain(config)?;
     start(config, &kernel, libraries.as_ref(), made_of)
+}
+
+/// What the VM of `config` is started with, from the cache or downloaded into it.
+///
+/// # Errors
+/// When something of it cannot be had.
+pub(super) fn obtain(config: &Config) -> Result<(Kernel, Option<Libraries>)> {
+    packages_here()?;
+    let _lock = Lock::take(&config.cache.join("lock"))?;
+    Ok((kernel::obtain(config)?, libraries::obtain(config)?))
+}
+
+/// What this machine needs to start any VM.
+fn packages_here() -> Result<()> {
+    check_architecture()?;
+    packages::ensure(&[Set::Vm])
 }
 
 /// Stops the VM of `config`; whether there was one.

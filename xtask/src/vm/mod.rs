@@ -23,7 +23,7 @@ mod resolve;
 mod state;
 mod system;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod tidy;
 mod vmlinux;
 
@@ -51,6 +51,14 @@ pub(crate) fn start(config: &Config) -> Result<()> {
         config.name, running.description
     ));
     Ok(())
+}
+
+/// Fetches what a start of the VM needs, unless it is there.
+///
+/// # Errors
+/// When something cannot be had: what, and what to do about it.
+pub(crate) fn fetch(config: &Config) -> Result<()> {
+    boot::obtain(config).map(drop)
 }
 
 /// Stops the VM.

@@ -1,0 +1,318 @@
+//! The steps: which tests each one runs, how they are built, and where they run.
+
+use std::ffi::OsString;
+use std::process::Command;
+
+use super::counted::{Run, step};
+use super::{Options, Outcome};
+use crate::device::{Place, Rights};
+use crate::error::{Error, Result};
+use crate::nightly::{self, Nightly};
+use crate::ping::cargo;
+use crate::process;
+use crate::vm;
+use crate::workspace;
+
+/// What to build for the tests on the fake device.
+const ON_FAKE: &[&str] = &[
+    "--package",
+    "verbs",
+    "--package",
+    "cm",
+    "--package",
+    "rpma",
+    "--lib",
+    "--test",
+    "fake",
+];
+
+/// The tests that make a destroy fail, by their names: what then leaks is meant to leak.
+const NO_LEAKS: &[&str] = &["--skip", "leaks_"];
+
+/// The guest with newer kernel and libraries.
+const GUEST: &str = "debian13";
+
+/// What the test programs are told of the tests of what only newer kernels and libraries have.
+const NATIVE_ELSEWHERE: (&str, &str) = ("RPMA_TEST_NATIVE", "elsewhere");
+const NATIVE_ONLY: (&str, &str) = ("RPMA_TEST_NATIVE", "only");
+
+/// The pure tests of all crates.
+pub(super) fn host(options: &Options) -> Result<Outcome> {
+    step(Run {
+        name: "host",
+        cargo: Command::new(cargo()),
+        words: words("test", &["--workspace", "--exclude", "tests"], options, &[]),
+        settings: &[],
+        variables: Vec::new(),
+        deadline: options.deadline,
+    })
+}
+
+/// The tests on the fake device: the crates built so that no C library is linked.
+pub(super) fn fake(options: &Options) -> Result<Outcome> {
+    step(Run {
+        name: "fake",
+        cargo: Command::new(cargo()),
+        words: words("test", ON_FAKE, options, &[]),
+        settings: &[],
+        variables: fake_variables("fake", ""),
+        deadline: options.deadline,
+    })
+}
+
+/// The same with every access to memory checked by AddressSanitizer, and what is left behind by its leak checker.
+pub(super) fn asan(options: &Options) -> Result<Outcome> {
+    // With --target, or build scripts and procedural macros would be instrumented as well.
+    let how = format!(
+        "test -Zbuild-std --target {}",
+        host_triple(&mut Command::new(cargo()))?
+    );
+    nightly(
+        "asan",
+        options,
+        &how,
+        fake_variables("asan", "-Zsanitizer=address"),
+    )
+}
+
+/// The same under Miri, which finds what is undefined behaviour to the language.
+pub(super) fn miri(options: &Options) -> Result<Outcome> {
+    let mut variables = fake_variables("miri", "");
+    variables.push(variable(
+        "MIRIFLAGS",
+        // No isolation, for the clock; permissive provenance, because addresses go through 64-bit integers as in C.
+        "-Zmiri-disable-isolation -Zmiri-permissive-provenance",
+    ));
+    nightly("miri", options, "miri test", variables)
+}
+
+/// A run with a nightly toolchain, where there is one.
+fn nightly(
+    name: &str,
+    options: &Options,
+    how: &str,
+    variables: Vec<(String, String)>,
+) -> Result<Outcome> {
+    let toolchain: Nightly = match nightly::ensure() {
+        Ok(toolchain) => toolchain,
+        Err(error) => return Ok(Outcome::missing(error)),
+    };
+    step(Run {
+        name,
+        cargo: toolchain.cargo(),
+        words: words(how, ON_FAKE, options, NO_LEAKS),
+        settings: &[],
+        variables: [variables, full(options)].concat(),
+        deadline: options.deadline,
+    })
+}
+
+/// The tests on the real device.
+pub(super) fn device(options: &Options, place: &Place) -> Result<Outcome> {
+    let through = runner_setting(&place.runner(Rights::Root)?)?;
+    let what = ["--package", "tests"];
+    on_device(
+        "device",
+        options,
+        &what,
+        &through,
+        &place.address(),
+        NATIVE_ELSEWHERE,
+    )
+}
+
+/// Whether there are tests for the guest: with a filter that is not known.
+///
+/// # Errors
+/// When the tests cannot be listed.
+pub(super) fn guest_has_tests(options: &Options) -> Result<bool> {
+    if options.filter.is_none() || options.full {
+        return Ok(true);
+    }
+    // Listing needs no device.
+    let listed = process::capture_within(
+        Command::new(cargo())
+            .args(words("test", GUEST_TESTS, options, &["--list"]))
+            .env("CARGO_TARGET_DIR", workspace::target_dir())
+            .env(NATIVE_ONLY.0, NATIVE_ONLY.1)
+            .current_dir(workspace::root()),
+        options.deadline,
+    )?;
+    Ok(listed.lines().any(|line| line.ends_with(": test")))
+}
+
+const GUEST_TESTS: &[&str] = &["--package", "tests", "--test", "library", "--test", "tools"];
+
+/// The tests of what only newer kernels and libraries have, in a guest that has them; with the long tests all others too.
+pub(super) fn guest(options: &Options) -> Result<Outcome> {
+    let config = vm::Config::from_environment(None, Some(GUEST.to_owned()))?;
+    if let Err(error) = vm::fetch(&config) {
+        return Ok(Outcome::missing(error));
+    }
+    if let Err(error) = vm::start(&config) {
+        return Ok(Outcome::failed(format!("guest: {error}")));
+    }
+    let runner = vm::copy_of_this_program(&config.folder.join("runner"))?;
+    let words = ["vm", "--guest", GUEST, "--name", &config.name, "exec", "--"];
+    let runner: Vec<OsString> = std::iter::once(runner.into_os_string())
+        .chain(words.iter().map(OsString::from))
+        .collect();
+    let through = runner_setting(&runner)?;
+    let native = if options.full {
+        ("RPMA_TEST_NATIVE", "")
+    } else {
+        NATIVE_ONLY
+    };
+    on_device(
+        "guest",
+        options,
+        GUEST_TESTS,
+        &through,
+        vm::DEVICE_ADDRESS,
+        native,
+    )
+}
+
+fn on_device(
+    name: &str,
+    options: &Options,
+    what: &[&str],
+    through: &[String],
+    address: &str,
+    native: (&str, &str),
+) -> Result<Outcome> {
+    let variables = vec![
+        variable("RPMA_REQUIRE_ALL", "1"),
+        variable("RPMA_TEST_ADDRESS", address),
+        variable(native.0, native.1),
+    ];
+    step(Run {
+        name,
+        cargo: Command::new(cargo()),
+        words: words("test", what, options, &[]),
+        settings: through,
+        variables: [variables, full(options)].concat(),
+        deadline: options.deadline,
+    })
+}
+
+fn full(options: &Options) -> Vec<(String, String)> {
+    let full = options.full.then(|| variable("RPMA_TEST_FULL", "1"));
+    full.into_iter().collect()
+}
+
+fn variable(name: &str, value: &str) -> (String, String) {
+    (name.to_owned(), value.to_owned())
+}
+
+/// The words of a run of tests: `how` to run `what`, and words for the tests themselves.
+fn words(how: &str, what: &[&str], options: &Options, for_tests: &[&str]) -> Vec<String> {
+    let mut words: Vec<&str> = how.split(' ').collect();
+    words.push("--no-fail-fast");
+    words.extend(what);
+    words.extend(options.filter.as_deref());
+    if !for_tests.is_empty() {
+        words.push("--");
+        words.extend(for_tests);
+    }
+    words.into_iter().map(str::to_owned).collect()
+}
+
+/// What is built for the fake device: in a target folder of its own, or each run would build all anew.
+fn fake_variables(folder: &str, more_flags: &str) -> Vec<(String, String)> {
+    let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+    let flags = format!("{flags} --cfg rdma_fake {more_flags}");
+    let folder = workspace::target_dir().join(folder);
+    vec![
+        variable("RUSTFLAGS", flags.trim()),
+        variable("CARGO_TARGET_DIR", &folder.to_string_lossy()),
+    ]
+}
+
+/// The triple of the machine that this cargo builds for.
+fn host_triple(cargo: &mut Command) -> Result<String> {
+    let version = process::capture(cargo.arg("-vV"))?;
+    version
+        .lines()
+        .find_map(|line| line.strip_prefix("host: "))
+        .map(str::to_owned)
+        .ok_or_else(|| Error::new("`cargo -vV` does not name its host"))
+}
+
+/// Cargo's words to run what it builds for this machine through `runner`.
+fn runner_setting(runner: &[OsString]) -> Result<Vec<String>> {
+    let words = runner
+        .iter()
+        .map(|word| {
+            word.to_str().ok_or_else(|| {
+                Error::new(format!(
+                    "cargo cannot run tests through '{}', because its path is not UTF-8; set RDMA_RUST_VM_CACHE and \
+                     CARGO_TARGET_DIR to folders whose path is",
+                    word.display()
+                ))
+            })
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let host = host_triple(&mut Command::new(cargo()))?;
+    Ok(vec!["--config".to_owned(), setting_for(&host, &words)])
+}
+
+/// A list, not the variable `CARGO_TARGET_*_RUNNER`: that one is split at blanks, and a path may have some.
+fn setting_for(triple: &str, words: &[&str]) -> String {
+    // A JSON text is a TOML text, and a list of them is one too.
+    format!("target.{triple}.runner={}", serde_json::json!(words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cargo_gets_the_runner_word_by_word_with_blanks_in_its_path() {
+        assert_eq!(
+            setting_for(
+                "x86_64-unknown-linux-gnu",
+                &["/a \"path\" with blanks/runner", "vm", "--"]
+            ),
+            r#"target.x86_64-unknown-linux-gnu.runner=["/a \"path\" with blanks/runner","vm","--"]"#
+        );
+    }
+
+    #[test]
+    fn what_is_for_the_tests_stands_behind_the_filter() {
+        let options = |filter: Option<&str>| Options {
+            full: false,
+            filter: filter.map(str::to_owned),
+            deadline: std::time::Duration::ZERO,
+        };
+        assert_eq!(
+            words("miri test", &["--lib"], &options(Some("name")), NO_LEAKS).join(" "),
+            "miri test --no-fail-fast --lib name -- --skip leaks_"
+        );
+        assert_eq!(
+            words("test", &["--lib"], &options(None), &[]).join(" "),
+            "test --no-fail-fast --lib"
+        );
+    }
+
+    #[test]
+    fn cargo_runs_a_program_through_the_runner_that_is_set() {
+        let scratch = std::env::temp_dir().join(format!("xtask runner {}", std::process::id()));
+        std::fs::create_dir_all(scratch.join("src")).unwrap();
+        let manifest = "[package]\nname = \"a\"\nversion = \"0.0.0\"\n[workspace]\n";
+        std::fs::write(scratch.join("Cargo.toml"), manifest).unwrap();
+        std::fs::write(scratch.join("src/main.rs"), "fn main() {}").unwrap();
+        let runner = scratch.join("a runner");
+        std::os::unix::fs::symlink("/bin/echo", &runner).unwrap();
+        let words = [runner.into_os_string(), "two words".into()];
+        let said = process::capture(
+            Command::new(cargo())
+                .args(["run", "--quiet", "--offline"])
+                .args(runner_setting(&words).unwrap())
+                .env("CARGO_TARGET_DIR", scratch.join("target"))
+                .current_dir(&scratch),
+        );
+        let _ = std::fs::remove_dir_all(&scratch);
+        assert!(said.unwrap().starts_with("two words "));
+    }
+}
