@@ -19,6 +19,7 @@ use crate::process::Origin;
 ///
 /// Every object made from it holds it open.
 #[doc(alias = "ibv_context")]
+#[doc(alias = "ibv_close_device")]
 #[derive(Clone)]
 pub struct Context(Arc<Inner>);
 

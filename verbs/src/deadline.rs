@@ -38,6 +38,9 @@ impl Deadline {
 
 /// Waits until one of `fds` is readable or has failed; the answer has one `bool` a descriptor, all
 /// `false` once the deadline has passed.
+///
+/// # Errors
+/// The errno of the system's calls: that of a descriptor that cannot be waited for among them.
 #[doc(alias = "poll")]
 pub fn wait_readable<const N: usize>(
     fds: [BorrowedFd<'_>; N],
@@ -104,6 +107,9 @@ fn poll<const N: usize>(
 ///
 /// Ends at the deadline also when the descriptor stays readable and nothing ever comes of it, as
 /// when another thread is faster each time, or the device has failed.
+///
+/// # Errors
+/// The first of `attempt`, and those of [`wait_readable`].
 pub fn wait_for<T, E: From<Error>>(
     fd: BorrowedFd<'_>,
     deadline: Deadline,

@@ -25,6 +25,7 @@ open_enum! {
 
 /// The RDMA devices present when the list was taken.
 #[doc(alias = "ibv_get_device_list")]
+#[doc(alias = "ibv_free_device_list")]
 pub struct DeviceList {
     list: NonNull<*mut sys::ibv_device>,
     length: usize,

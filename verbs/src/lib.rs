@@ -46,6 +46,7 @@
 //! # Ok(())
 //! # }
 //! ```
+#![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 mod ah;
 mod async_event;

@@ -55,6 +55,9 @@ impl Origin {
     }
 
     /// An error if this is a forked child of the process that made the object.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked), in such a child.
     #[inline]
     pub fn check(self, verb: &'static str) -> Result<(), Error> {
         if self.is_current() {

@@ -29,6 +29,7 @@ unsafe impl Destroy for sys::ibv_comp_channel {
 /// to `poll`, epoll or an async runtime. It is for that alone: an event read from it by other means
 /// is never acknowledged, and dropping its queue then waits for ever.
 #[doc(alias = "ibv_comp_channel")]
+#[doc(alias = "ibv_destroy_comp_channel")]
 #[derive(Clone)]
 pub struct CompletionChannel(Arc<Owned<sys::ibv_comp_channel, Context>>);
 
@@ -123,6 +124,9 @@ pub(super) fn no_completion() -> Error {
 }
 
 /// A queue had a completion after it was armed. It may be empty again by now.
+///
+/// Whoever gets it has nothing to acknowledge.
+#[doc(alias = "ibv_ack_cq_events")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompletionEvent {
     queue: CqId,

@@ -24,6 +24,7 @@ impl QueuePair {
     /// region, a region of another domain, or a window that was freed; those of
     /// [`post_send`](Self::post_send) otherwise.
     #[doc(alias = "ibv_bind_mw")]
+    #[doc(alias = "ibv_inc_rkey")]
     pub fn bind(&self, window: &MemoryWindow, bind: &WindowBind<'_>) -> Result<RemoteKey, Error> {
         let verb = "ibv_bind_mw";
         self.check_post(QpState::RTS)?;
