@@ -266,4 +266,25 @@ mod tests {
         assert_eq!(error.errno(), None);
         assert_eq!(error.to_string(), "ibv_create_cq failed");
     }
+
+    #[test]
+    fn every_errno_that_says_unsupported_is_the_same_kind() {
+        // Kernel and library refuse the same thing with different numbers.
+        for errno in [95, 93, libc::ENOSYS] {
+            let error = from_return("ibv_resize_cq", errno).unwrap_err();
+            assert_eq!(
+                (error.kind(), error.errno()),
+                (ErrorKind::Unsupported, Some(errno))
+            );
+            // Some providers negate it.
+            let error = from_return("ibv_post_send", -errno).unwrap_err();
+            assert_eq!(
+                (error.kind(), error.errno()),
+                (ErrorKind::Unsupported, Some(errno))
+            );
+        }
+        assert_eq!((libc::EOPNOTSUPP, libc::EPROTONOSUPPORT), (95, 93));
+        let other = from_return("ibv_resize_cq", libc::EINVAL).unwrap_err();
+        assert_eq!(other.kind(), ErrorKind::Provider);
+    }
 }
