@@ -1,6 +1,7 @@
 //! Memory windows: access for a peer to a part of a region, given and taken back by requests.
 
 use std::fmt;
+use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -39,7 +40,7 @@ open_enum! {
 ///
 /// A window of type 2 that is bound belongs to its queue pair: it is freed when that is dropped
 /// ([`is_freed`](Self::is_freed)), since a device waits for minutes otherwise. A region cannot be
-/// closed while a window is bound to it: invalidate or close the window first. On SoftRoCE a
+/// closed while a window is bound to it: unbind, invalidate or close the window first. On SoftRoCE a
 /// write past a window of type 1 succeeds as long as it stays inside the region.
 #[doc(alias = "ibv_mw")]
 #[derive(Clone)]
@@ -71,7 +72,8 @@ pub struct WindowBind<'a> {
     pub region: &'a MemoryRegion,
     /// Where the window begins in the region, in bytes.
     pub offset: usize,
-    /// How long it is, in bytes; not 0.
+    /// How long it is, in bytes; not 0: [`QueuePair::unbind`](crate::QueuePair::unbind) takes the
+    /// access back.
     pub len: usize,
     /// What the peer may do: remote flags, of which writes and atomics need a region with local
     /// write.
@@ -136,6 +138,14 @@ impl MemoryWindow {
     pub fn close(&self) -> Result<(), Error> {
         self.0.pd.raw_checked("ibv_dealloc_mw")?;
         self.0.free(|_| true)
+    }
+
+    /// The C window, for calls that this crate does not have; NULL once the window was freed, which
+    /// [`close`](Self::close) of another handle or the end of its queue pair may do at any time. It
+    /// must not be freed.
+    pub fn as_raw(&self) -> *mut sys::ibv_mw {
+        let state = self.0.state();
+        state.owned.as_ref().map_or(ptr::null_mut(), Owned::raw)
     }
 
     /// Runs `bind` with the C window and its present key, and records the key that it gives.

@@ -18,9 +18,10 @@ pub use self::device::AsyncTarget;
 pub use super::ext_control::PostedFlush;
 
 use super::cm::{Side, Stage};
+use super::qp::Wqe;
 use super::world::{Fault, World, lock};
 use super::{table, violation};
-use crate::bindings::rdma_cm_event_type;
+use crate::bindings::{ibv_sge, rdma_cm_event_type};
 
 /// A piece of memory that a posted request named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,8 +34,19 @@ pub struct PostedSge {
     pub lkey: u32,
 }
 
+impl PostedSge {
+    pub(super) fn list(sges: &[ibv_sge]) -> Vec<Self> {
+        let one = |sge: &ibv_sge| Self {
+            addr: sge.addr,
+            length: sge.length,
+            lkey: sge.lkey,
+        };
+        sges.iter().map(one).collect()
+    }
+}
+
 /// A request that was taken into a send queue, as the provider got it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PostedSend {
     /// The queue pair's number.
     pub qp_num: u32,
@@ -54,6 +66,46 @@ pub struct PostedSend {
     pub remote_addr: u64,
     /// The target's key; likewise.
     pub rkey: u32,
+    /// What a bind of a memory window asks for.
+    pub bind: Option<PostedBind>,
+    /// Where a datagram goes: the number of the queue pair, and the Q_Key.
+    pub datagram: Option<(u32, u32)>,
+}
+
+impl PostedSend {
+    pub(super) fn of(qp_num: u32, wqe: &Wqe) -> Self {
+        Self {
+            qp_num,
+            wr_id: wqe.wr_id,
+            opcode: wqe.opcode,
+            flags: wqe.flags,
+            sges: PostedSge::list(&wqe.sges),
+            inline: wqe.inline.clone(),
+            imm: u32::from_be(wqe.imm),
+            remote_addr: wqe.remote_addr,
+            rkey: wqe.rkey,
+            bind: wqe.bind.map(|bind| PostedBind {
+                rkey: bind.rkey,
+                addr: bind.addr,
+                len: bind.len,
+                access: bind.access,
+            }),
+            datagram: wqe.datagram.map(|to| (to.number, to.qkey)),
+        }
+    }
+}
+
+/// What a bind of a memory window asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PostedBind {
+    /// The key that the window is to have.
+    pub rkey: u32,
+    /// Where it begins.
+    pub addr: u64,
+    /// How long it is, in bytes.
+    pub len: u64,
+    /// C's access flags.
+    pub access: u32,
 }
 
 /// A receive that was taken into a queue, as the provider got it.

@@ -14,6 +14,7 @@
 //!
 //! [`control`] is the side for tests: make calls fail, look at what was called and posted, and check that nothing is left.
 
+mod ah;
 mod async_events;
 mod cm;
 pub mod control;
@@ -24,6 +25,7 @@ mod ext_control;
 mod ext_cq;
 mod ext_qp;
 mod memory;
+mod multicast;
 mod objects;
 mod optional;
 mod qp;
@@ -32,6 +34,7 @@ mod srq;
 mod table;
 mod transitions;
 mod unmodelled;
+mod windows;
 mod world;
 
 use core::ffi::c_int;

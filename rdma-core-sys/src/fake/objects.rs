@@ -13,7 +13,7 @@ use crate::bindings::{ibv_access_flags, ibv_context, ibv_mr, ibv_pd};
 pub(super) struct Pd {
     pub(super) c: CBox<ibv_pd>,
     pub(super) context: usize,
-    /// Regions and queue pairs.
+    /// Everything that was made in it.
     pub(super) users: usize,
     /// The addresses of protection and thread domain, of a parent domain.
     pub(super) made_of: Option<(usize, usize)>,
@@ -171,14 +171,23 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
 /// - As in C.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    by_return(enter("ibv_dereg_mr").map(|mut world| {
+    by_return(enter("ibv_dereg_mr").and_then(|mut world| {
         let pd = world.mrs.of("ibv_dereg_mr", mr).pd;
         let address = mr.addr();
+        let windowed = world
+            .mws
+            .iter()
+            .any(|(_, mw)| mw.bound.is_some_and(|bound| bound.mr == address));
+        if windowed {
+            // As SoftRoCE says it.
+            return Err(libc::EINVAL);
+        }
         world.lkeys.retain(|_, region| *region != address);
         world.rkeys.retain(|_, region| *region != address);
         world.pds.at("ibv_dereg_mr", pd).users -= 1;
         if let Some(mr) = world.mrs.remove(address) {
             mr.c.retire();
         }
+        Ok(())
     }))
 }

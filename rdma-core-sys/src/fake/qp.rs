@@ -5,18 +5,21 @@ use std::collections::VecDeque;
 use std::prelude::rust_2024::*;
 
 use super::async_events::{Acks, Class, settle};
+use super::control::PostedSend;
 use super::device::{MAX_INLINE, MAX_SGE, MAX_WR};
 use super::ext_qp::{Building, QpMemory};
+use super::multicast::Group;
 use super::table::CBox;
+use super::windows::Bind;
 use super::world::World;
-use super::{by_return, enter, null, transitions};
+use super::{by_return, enter, null, transitions, violation};
 use crate::bindings::{
     ibv_event_type, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_init_attr,
     ibv_qp_state, ibv_qp_type, ibv_sge,
 };
 
 /// A send request in the queue.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Wqe {
     pub(super) wr_id: u64,
     pub(super) opcode: u32,
@@ -29,8 +32,20 @@ pub(super) struct Wqe {
     pub(super) rkey: u32,
     /// Operands of an atomic.
     pub(super) operands: [u64; 2],
+    /// What a bind of a memory window asks for.
+    pub(super) bind: Option<Bind>,
+    /// Where a datagram goes.
+    pub(super) datagram: Option<Destination>,
     /// How many requests were posted up to and with this one.
     pub(super) number: u64,
+}
+
+/// Where a datagram goes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Destination {
+    pub(super) ah: usize,
+    pub(super) number: u32,
+    pub(super) qkey: u32,
 }
 
 /// A receive in the queue.
@@ -84,6 +99,7 @@ pub(super) struct Qp {
     pub(super) recvs: VecDeque<Rqe>,
     /// The last request to be carried out in SQD, and whether the end of it is to be told.
     pub(super) draining: Option<Draining>,
+    pub(super) groups: Vec<Group>,
     pub(super) asyncs: Acks,
     /// Being destroyed: gives no more events.
     pub(super) dying: bool,
@@ -223,6 +239,7 @@ pub(super) fn create(
         sends: VecDeque::new(),
         recvs: VecDeque::new(),
         draining: None,
+        groups: Vec::new(),
         asyncs: Acks::default(),
         dying: false,
     };
@@ -239,8 +256,15 @@ pub(super) fn create(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     let call = "ibv_destroy_qp";
-    by_return(enter(call).map(|mut world| {
+    by_return(enter(call).and_then(|mut world| {
         let address = qp.addr();
+        let state = world.qps.of(call, qp);
+        if !state.groups.is_empty() {
+            return Err(libc::EBUSY);
+        }
+        if world.has_windows(address) {
+            violation("ibv_destroy_qp would block for a minute: a memory window of type 2 is bound to the queue pair");
+        }
         let state = world.qps.of(call, qp);
         state.dying = true;
         // Gone for its peer from here on.
@@ -254,7 +278,7 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         }
         let mut world = settle(world, call, Class::Qp, address);
         let Some(qp) = world.qps.remove(address) else {
-            return;
+            return Ok(());
         };
         world.pds.at(call, qp.pd).users -= 1;
         world.cqs.at(call, qp.send_cq).users -= 1;
@@ -265,6 +289,7 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         qp.c.retire();
         // What the peer has under way towards it now ends.
         world.progress_peer(number, other);
+        Ok(())
     }))
 }
 
@@ -299,6 +324,16 @@ unsafe extern "C" fn ibv_modify_qp(
 }
 
 impl World {
+    /// Puts a request into the send queue, which has room for it.
+    pub(super) fn put(&mut self, address: usize, mut wqe: Wqe) {
+        let qp = self.qps.at("a post", address);
+        qp.send.posted += 1;
+        wqe.number = qp.send.posted;
+        let record = PostedSend::of(qp.number, &wqe);
+        qp.sends.push_back(wqe);
+        self.sends.push(record);
+    }
+
     /// Checks the attributes against the kernel's table and sets them.
     pub(super) fn modify(
         &mut self,

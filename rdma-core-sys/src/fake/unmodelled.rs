@@ -59,19 +59,13 @@ null_functions! {
     fn ibv_import_mr(*mut ibv_pd, u32) -> ibv_mr;
     fn ibv_import_dm(*mut ibv_context, u32) -> ibv_dm;
     fn ibv_reg_dmabuf_mr(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> ibv_mr;
-    fn ibv_create_ah(*mut ibv_pd, *mut ibv_ah_attr) -> ibv_ah;
-    fn ibv_create_ah_from_wc(*mut ibv_pd, *mut ibv_wc, *mut ibv_grh, u8) -> ibv_ah;
 }
 
 errno_functions! {
-    fn ibv_destroy_ah(*mut ibv_ah);
-    fn ibv_attach_mcast(*mut ibv_qp, *const ibv_gid, u16);
-    fn ibv_detach_mcast(*mut ibv_qp, *const ibv_gid, u16);
     fn ibv_resolve_eth_l2_from_gid(*mut ibv_context, *mut ibv_ah_attr, *mut u8, *mut u16);
 }
 
 minus_one_functions! {
-    fn ibv_init_ah_from_wc(*mut ibv_context, u8, *mut ibv_wc, *mut ibv_grh, *mut ibv_ah_attr);
     fn rdma_create_ep(*mut *mut rdma_cm_id, *mut rdma_addrinfo, *mut ibv_pd, *mut ibv_qp_init_attr);
     fn rdma_create_qp(*mut rdma_cm_id, *mut ibv_pd, *mut ibv_qp_init_attr);
     fn rdma_create_qp_ex(*mut rdma_cm_id, *mut ibv_qp_init_attr_ex);

@@ -7,6 +7,7 @@ use std::prelude::rust_2024::*;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use super::ah::Ah;
 use super::async_events::Event;
 use super::control::{PostedRecv, PostedSend};
 use super::cq::{Channel, Cq};
@@ -17,6 +18,7 @@ use super::optional::Optional;
 use super::qp::Qp;
 use super::srq::Srq;
 use super::table::Table;
+use super::windows::Mw;
 use super::{cm, violation};
 
 static WORLD: Mutex<World> = Mutex::new(World::new());
@@ -112,11 +114,15 @@ pub(super) struct World {
     pub(super) cqs: Table<Cq>,
     pub(super) qps: Table<Qp>,
     pub(super) srqs: Table<Srq>,
+    pub(super) mws: Table<Mw>,
+    pub(super) ahs: Table<Ah>,
     /// Addresses of queue pairs by number.
     pub(super) numbers: BTreeMap<u32, usize>,
     /// Addresses of regions by key for their owner, and by key for others.
     pub(super) lkeys: BTreeMap<u32, usize>,
     pub(super) rkeys: BTreeMap<u32, usize>,
+    /// Addresses of windows by the key that the device knows them by.
+    pub(super) window_keys: BTreeMap<u32, usize>,
     /// Asynchronous events that were got and are not acknowledged.
     pub(super) events_got: Vec<Event>,
     pub(super) cm: cm::Manager,
@@ -180,9 +186,12 @@ impl World {
             cqs: Table::new("completion queue"),
             qps: Table::new("queue pair"),
             srqs: Table::new("shared receive queue"),
+            mws: Table::new("memory window"),
+            ahs: Table::new("address handle"),
             numbers: BTreeMap::new(),
             lkeys: BTreeMap::new(),
             rkeys: BTreeMap::new(),
+            window_keys: BTreeMap::new(),
             events_got: Vec::new(),
             cm: cm::Manager::new(),
             ext: ext_control::State::new(),
@@ -232,6 +241,8 @@ impl World {
         count("completion queues", self.cqs.len());
         count("queue pairs", self.qps.len());
         count("shared receive queues", self.srqs.len());
+        count("memory windows", self.mws.len());
+        count("address handles", self.ahs.len());
         count(
             "asynchronous events not acknowledged",
             self.events_got.len(),
@@ -270,10 +281,13 @@ impl World {
         self.cqs.clear().into_iter().for_each(|cq| cq.c.retire());
         self.qps.clear().into_iter().for_each(|qp| qp.c.retire());
         self.srqs.clear().into_iter().for_each(|srq| srq.c.retire());
+        self.mws.clear().into_iter().for_each(|mw| mw.c.retire());
+        self.ahs.clear().into_iter().for_each(|ah| ah.c.retire());
         self.events_got.clear();
         self.numbers.clear();
         self.lkeys.clear();
         self.rkeys.clear();
+        self.window_keys.clear();
         self.cm.reset();
         self.ext = ext_control::State::new();
         self.optional.reset();

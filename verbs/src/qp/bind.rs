@@ -7,9 +7,10 @@ use super::opcodes::WrOpcode;
 use super::post::{PostError, PostErrorKind};
 use super::request::SendRequest;
 use super::state::QpState;
-use crate::error::{Error, from_return};
+use crate::ah::AddressHandle;
+use crate::error::{Error, ErrorKind, from_return};
 use crate::flags::SendFlags;
-use crate::mr::{LocalKey, RemoteAddr, RemoteKey, Sge};
+use crate::mr::{LocalKey, MemoryRegion, RemoteAddr, RemoteKey, Sge};
 use crate::mw::{MemoryWindow, WindowBind, WindowType};
 
 impl QueuePair {
@@ -33,7 +34,7 @@ impl QueuePair {
         if window.pd().context() != self.context() {
             return Err(Error::refused(
                 verb,
-                crate::ErrorKind::InvalidArgument,
+                ErrorKind::InvalidArgument,
                 "the memory window is of another device",
             ));
         }
@@ -43,22 +44,68 @@ impl QueuePair {
         }
         window.bind_with(self.number(), |mw, old| {
             if window.window_type() == WindowType::TYPE_1 {
-                self.bind_type_1(mw, bind, info)
+                self.bind_type_1(mw, bind.wr_id, bind.flags, info)
             } else {
                 self.bind_type_2(mw, bind, info, old)
             }
         })
     }
 
+    /// Posts a request that takes back what `window`, of type 1, gives the peer, and gives the key
+    /// that it has from then on, which allows nothing. The window may be bound again.
+    ///
+    /// The access has ended once the request has completed. `region` is any live region of the
+    /// window's domain, bound to or not: C's way of naming none makes some providers follow a NULL
+    /// pointer, and all take an empty part of a region for it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a window of another
+    /// type (invalidate its key instead), a region of another domain, or a window that was freed;
+    /// those of [`post_send`](Self::post_send) otherwise.
+    #[doc(alias = "ibv_bind_mw")]
+    pub fn unbind(
+        &self,
+        window: &MemoryWindow,
+        region: &MemoryRegion,
+        wr_id: u64,
+        flags: SendFlags,
+    ) -> Result<RemoteKey, Error> {
+        let verb = "ibv_bind_mw";
+        self.check_post(QpState::RTS)?;
+        self.check_opcode(WrOpcode::BIND_MW)?;
+        let refused = |detail: &str| Err(Error::refused(verb, ErrorKind::InvalidArgument, detail));
+        if window.window_type() != WindowType::TYPE_1 {
+            return refused("only a window of type 1 is unbound by a call").map_err(|e: Error| {
+                e.with_hint("post SendRequest::local_invalidate with its key")
+            });
+        }
+        if window.pd().context() != self.context() {
+            return refused("the memory window is of another device");
+        }
+        if region.pd() != window.pd() {
+            return refused("the memory region is of another protection domain");
+        }
+        let info = sys::ibv_mw_bind_info {
+            mr: region.as_raw(),
+            addr: region.iova(),
+            length: 0,
+            mw_access_flags: 0,
+        };
+        window.bind_with(self.number(), |mw, _| {
+            self.bind_type_1(mw, wr_id, flags, info)
+        })
+    }
+
     fn bind_type_1(
         &self,
         mw: *mut sys::ibv_mw,
-        bind: &WindowBind<'_>,
+        wr_id: u64,
+        flags: SendFlags,
         info: sys::ibv_mw_bind_info,
     ) -> Result<RemoteKey, Error> {
         let mut raw = sys::ibv_mw_bind {
-            wr_id: bind.wr_id,
-            send_flags: bind.flags.bits(),
+            wr_id,
+            send_flags: flags.bits(),
             bind_info: info,
         };
         // SAFETY: queue pair, window and region are live and of one device. The window's lock is
@@ -115,13 +162,13 @@ impl QueuePair {
 /// A request whose data is copied while it is posted; see [`QueuePair::post_inline`].
 #[derive(Debug, Clone, Copy)]
 pub struct InlineRequest<'a> {
-    request: SendRequest<'static>,
+    request: SendRequest<'a>,
     data: &'a [u8],
 }
 
 impl<'a> InlineRequest<'a> {
     #[inline]
-    fn new(request: SendRequest<'static>, data: &'a [u8]) -> Self {
+    fn new(request: SendRequest<'a>, data: &'a [u8]) -> Self {
         Self { request, data }.with_flags(SendFlags::empty())
     }
 
@@ -147,6 +194,39 @@ impl<'a> InlineRequest<'a> {
     #[inline]
     pub fn write_with_imm(wr_id: u64, data: &'a [u8], remote: RemoteAddr, imm: u32) -> Self {
         Self::new(SendRequest::write_with_imm(wr_id, &[], remote, imm), data)
+    }
+
+    /// Sends `data` as one datagram (UD) to queue pair `qp_number` behind `address`, with the Q_Key
+    /// that it expects.
+    ///
+    /// Keep `address`, or a clone of it, until the request has completed: a device that looks it up
+    /// late fails the request, or sends `data` to whom a handle made meanwhile names. A datagram
+    /// longer than the path's MTU is lost.
+    #[inline]
+    pub fn datagram(
+        wr_id: u64,
+        data: &'a [u8],
+        address: &'a AddressHandle,
+        qp_number: u32,
+        qkey: u32,
+    ) -> Self {
+        let request = SendRequest::datagram(wr_id, &[], address, qp_number, qkey);
+        Self::new(request, data)
+    }
+
+    /// Sends a datagram with `imm`, given and received in host order; otherwise as
+    /// [`datagram`](Self::datagram).
+    #[inline]
+    pub fn datagram_with_imm(
+        wr_id: u64,
+        data: &'a [u8],
+        address: &'a AddressHandle,
+        qp_number: u32,
+        qkey: u32,
+        imm: u32,
+    ) -> Self {
+        let request = SendRequest::datagram_with_imm(wr_id, &[], address, qp_number, qkey, imm);
+        Self::new(request, data)
     }
 
     /// The same request with `flags`, to which INLINE is always added.

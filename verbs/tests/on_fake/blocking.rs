@@ -8,9 +8,13 @@ use std::time::Duration;
 
 use verbs::sys;
 use verbs::sys::fake::control::{self, AsyncTarget};
-use verbs::{CompletionQueue, RecvRequest};
+use verbs::{
+    AccessFlags, CompletionQueue, MemoryWindow, QpType, RecvRequest, SendFlags, SendRequest,
+    WindowBind, WindowType,
+};
 
 use super::common::{Pair, to_init};
+use super::ends::{End, QKEY, ends, handle};
 
 /// Runs one of the ignored tests below, and gives what it wrote on its way out.
 fn stderr_of(test: &str) -> String {
@@ -144,4 +148,78 @@ fn a_handle_used_after_its_end_is_reported() {
         text.contains("ibv_destroy_qp was given a queue pair that was destroyed"),
         "{text}"
     );
+}
+
+/// A window of type 2, bound.
+fn bound(two: &End) -> MemoryWindow {
+    let window = MemoryWindow::new(&two.pd, WindowType::TYPE_2).expect("a window");
+    let bind = WindowBind {
+        wr_id: 1,
+        region: &two.region,
+        offset: 0,
+        len: 8,
+        access: AccessFlags::REMOTE_READ,
+        flags: SendFlags::empty(),
+    };
+    two.qp.bind(&window, &bind).expect("bound");
+    window
+}
+
+#[test]
+#[ignore = "run by the test below"]
+fn destroys_a_queue_pair_under_its_window() {
+    let _fake = control::session();
+    let (one, two) = ends(QpType::RC).expect("ends");
+    let kept = ManuallyDrop::new((bound(&two), one, two));
+    // SAFETY: none; that a window is bound is what the fake is to find out.
+    unsafe { sys::ibv_destroy_qp(kept.2.qp.as_raw()) };
+}
+
+#[test]
+fn a_queue_pair_that_is_destroyed_under_a_bound_window_is_reported() {
+    let text = stderr_of("destroys_a_queue_pair_under_its_window");
+    assert!(
+        text.contains("ibv_destroy_qp would block for a minute"),
+        "{text}"
+    );
+}
+
+#[test]
+#[ignore = "run by the test below"]
+fn binds_a_window_to_no_region() {
+    let _fake = control::session();
+    let (one, two) = ends(QpType::RC).expect("ends");
+    let window = MemoryWindow::new(&two.pd, WindowType::TYPE_1).expect("a window");
+    let kept = ManuallyDrop::new((window, one, two));
+    let mut bind = sys::ibv_mw_bind::default();
+    // SAFETY: none; that no region is named is what the fake is to find out.
+    unsafe { sys::ibv_bind_mw(kept.2.qp.as_raw(), kept.0.as_raw(), &mut bind) };
+}
+
+#[test]
+fn a_bind_to_no_region_is_reported() {
+    let text = stderr_of("binds_a_window_to_no_region");
+    assert!(
+        text.contains("ibv_bind_mw without a window or a region"),
+        "{text}"
+    );
+}
+
+#[test]
+#[ignore = "run by the test below"]
+fn destroys_an_address_handle_too_early() {
+    let fake = control::session();
+    let (one, two) = ends(QpType::UD).expect("ends");
+    let address = handle(&one.pd).expect("a handle");
+    fake.hold_requests(true);
+    one.post(SendRequest::datagram(1, &[], &address, 5, QKEY))
+        .expect("posted");
+    let _kept = ManuallyDrop::new((one, two));
+    drop(address);
+}
+
+#[test]
+fn an_address_handle_that_a_request_names_and_that_is_destroyed_is_reported() {
+    let text = stderr_of("destroys_an_address_handle_too_early");
+    assert!(text.contains("names the handle"), "{text}");
 }

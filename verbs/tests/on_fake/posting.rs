@@ -50,10 +50,7 @@ fn a_list_reaches_the_provider_in_one_call_and_field_for_field() {
         opcode,
         flags,
         sges: pieces(sges),
-        inline: None,
-        imm: 0,
-        remote_addr: 0,
-        rkey: 0,
+        ..PostedSend::default()
     };
     let remote = (other.addr() as u64, other.rkey().0);
     let posted = fake.sends();

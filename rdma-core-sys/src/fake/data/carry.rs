@@ -9,8 +9,8 @@ use super::super::qp::{Rqe, Wqe};
 use super::super::world::World;
 use super::{SUCCESS, completion, has_immediate, is, is_atomic, total};
 use crate::bindings::{
-    ibv_access_flags, ibv_qp_state, ibv_send_flags, ibv_sge, ibv_wc_flags, ibv_wc_opcode,
-    ibv_wc_status, ibv_wr_opcode,
+    ibv_access_flags, ibv_qp_state, ibv_qp_type, ibv_send_flags, ibv_sge, ibv_wc_flags,
+    ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode,
 };
 
 /// What became of the request at the head of a send queue.
@@ -34,15 +34,25 @@ impl World {
         let Some(qp) = self.qps.find(address) else {
             return Wait;
         };
-        let (own, other, pd, rnr_retry) =
-            (qp.number, qp.attr.dest_qp_num, qp.pd, qp.attr.rnr_retry);
+        let (pd, qp_type) = (qp.pd, qp.qp_type);
         let len = total(&wqe.sges);
         if len > MAX_MESSAGE.into() {
             return Done(ibv_wc_status::IBV_WC_LOC_LEN_ERR);
         }
-        let opcode = ibv_wr_opcode(wqe.opcode);
-        let reads = opcode == ibv_wr_opcode::IBV_WR_RDMA_READ || is_atomic(wqe.opcode);
-        let data = if reads {
+        if !offers(qp_type, ibv_wr_opcode(wqe.opcode)) {
+            return Done(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR);
+        }
+        if let Some(bind) = &wqe.bind {
+            return Done(self.bind_window(address, bind));
+        }
+        if wqe.opcode == ibv_wr_opcode::IBV_WR_LOCAL_INV.0 {
+            return Done(if self.invalidate(address, wqe.imm) {
+                SUCCESS
+            } else {
+                ibv_wc_status::IBV_WC_LOC_QP_OP_ERR
+            });
+        }
+        let data = if reads(wqe.opcode) {
             match self.local(pd, &wqe.sges, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0) {
                 Some(_) => Vec::new(),
                 None => return Done(ibv_wc_status::IBV_WC_LOC_PROT_ERR),
@@ -55,6 +65,25 @@ impl World {
                 None => return Done(ibv_wc_status::IBV_WC_LOC_PROT_ERR),
             }
         };
+        if qp_type == ibv_qp_type::IBV_QPT_UD {
+            return self.datagram(address, wqe, &data);
+        }
+        let outcome = self.execute_at_peer(address, wqe, &data);
+        if qp_type == ibv_qp_type::IBV_QPT_UC {
+            // Nobody answers: what the peer does not take is lost.
+            return Done(SUCCESS);
+        }
+        outcome
+    }
+
+    /// The part of a request that the other end does.
+    fn execute_at_peer(&mut self, address: usize, wqe: &Wqe, data: &[u8]) -> Outcome {
+        let qp = self.qps.at("a request", address);
+        let (own, other, pd, rnr_retry) =
+            (qp.number, qp.attr.dest_qp_num, qp.pd, qp.attr.rnr_retry);
+        let len = total(&wqe.sges);
+        let opcode = ibv_wr_opcode(wqe.opcode);
+        let reads = reads(wqe.opcode);
         let Some(&peer_address) = self.numbers.get(&other) else {
             return Done(ibv_wc_status::IBV_WC_RETRY_EXC_ERR);
         };
@@ -65,19 +94,17 @@ impl World {
             _ if peer.attr.dest_qp_num != own => return Done(ibv_wc_status::IBV_WC_RETRY_EXC_ERR),
             _ => {}
         }
-        let (peer_pd, rights, reads_allowed) = (
-            peer.pd,
-            peer.attr.qp_access_flags,
-            peer.attr.max_dest_rd_atomic,
-        );
+        let (rights, reads_allowed) = (peer.attr.qp_access_flags, peer.attr.max_dest_rd_atomic);
         if super::is_native(wqe.opcode) {
-            return self.execute_native(wqe, peer_pd, rights);
+            return self.execute_native(wqe, peer_address, rights);
         }
         if matches!(
             opcode,
-            ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM
+            ibv_wr_opcode::IBV_WR_SEND
+                | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM
+                | ibv_wr_opcode::IBV_WR_SEND_WITH_INV
         ) {
-            return self.deliver(peer_address, wqe, &data, rnr_retry);
+            return self.deliver(peer_address, wqe, data, rnr_retry);
         }
         let needed = if is_atomic(wqe.opcode) {
             ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0
@@ -92,7 +119,7 @@ impl World {
         if refused {
             return Both(ibv_wc_status::IBV_WC_REM_INV_REQ_ERR);
         }
-        let Some(remote) = self.remote(peer_pd, wqe.rkey, wqe.remote_addr, len, needed) else {
+        let Some(remote) = self.remote(peer_address, wqe.rkey, wqe.remote_addr, len, needed) else {
             return Both(ibv_wc_status::IBV_WC_REM_ACCESS_ERR);
         };
         if is_atomic(wqe.opcode) {
@@ -126,10 +153,10 @@ impl World {
                 return not_ready(rnr_retry);
             }
             // SAFETY: the region allows it, so its owner keeps the memory mapped.
-            unsafe { memory::write(remote, &data) };
+            unsafe { memory::write(remote, data) };
             if has_immediate(wqe.opcode) {
                 let opcode = ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
-                self.finish_recv(peer_address, wqe, SUCCESS, opcode, len);
+                self.finish_recv(peer_address, wqe, SUCCESS, opcode, len, None);
             }
         }
         Done(SUCCESS)
@@ -140,31 +167,45 @@ impl World {
         let Some((pd, recv)) = self.next_recv(peer) else {
             return not_ready(rnr_retry);
         };
+        let reliable = self.qps.at("a request", peer).qp_type == ibv_qp_type::IBV_QPT_RC;
         let opcode = ibv_wc_opcode::IBV_WC_RECV;
         let len = data.len() as u64;
-        let (theirs, ours) = if total(&recv.sges) < len {
+        let fits = total(&recv.sges) >= len;
+        if !fits && !reliable {
+            // Dropped; the receive waits for another message.
+            return Done(SUCCESS);
+        }
+        let (theirs, ours) = if !fits {
             (
                 ibv_wc_status::IBV_WC_LOC_LEN_ERR,
                 ibv_wc_status::IBV_WC_REM_INV_REQ_ERR,
             )
-        } else if self.scatter(pd, &recv.sges, data) {
-            (SUCCESS, SUCCESS)
-        } else {
+        } else if !self.scatter(pd, &recv.sges, data) {
             (
                 ibv_wc_status::IBV_WC_LOC_PROT_ERR,
                 ibv_wc_status::IBV_WC_REM_OP_ERR,
             )
+        } else if is_invalidating(wqe.opcode) && !self.invalidate(peer, wqe.imm) {
+            (
+                ibv_wc_status::IBV_WC_REM_INV_REQ_ERR,
+                ibv_wc_status::IBV_WC_REM_OP_ERR,
+            )
+        } else {
+            (SUCCESS, SUCCESS)
         };
-        self.finish_recv(peer, wqe, theirs, opcode, len);
+        self.finish_recv(peer, wqe, theirs, opcode, len, None);
         if ours == SUCCESS {
             Done(ours)
-        } else {
+        } else if reliable {
             Both(ours)
+        } else {
+            self.fail(peer);
+            Done(SUCCESS)
         }
     }
 
     /// The receive that the next message to a queue pair takes, and the domain of its keys.
-    fn next_recv(&mut self, address: usize) -> Option<(usize, Rqe)> {
+    pub(super) fn next_recv(&mut self, address: usize) -> Option<(usize, Rqe)> {
         let qp = self.qps.at("a receive", address);
         match qp.srq {
             None => Some((qp.pd, qp.recvs.front()?.clone())),
@@ -186,14 +227,15 @@ impl World {
         recv
     }
 
-    /// Completes the receive at the head of a queue.
-    fn finish_recv(
+    /// Completes the receive at the head of a queue; `from` is the sender of a datagram.
+    pub(super) fn finish_recv(
         &mut self,
         address: usize,
         by: &Wqe,
         status: ibv_wc_status,
         opcode: ibv_wc_opcode,
         len: u64,
+        from: Option<u32>,
     ) {
         let Some(recv) = self.take_recv(address) else {
             return;
@@ -206,6 +248,13 @@ impl World {
             if has_immediate(by.opcode) {
                 wc.__bindgen_anon_1.imm_data = by.imm;
                 wc.wc_flags = ibv_wc_flags::IBV_WC_WITH_IMM.0;
+            } else if is_invalidating(by.opcode) {
+                wc.__bindgen_anon_1.invalidated_rkey = by.imm;
+                wc.wc_flags = ibv_wc_flags::IBV_WC_WITH_INV.0;
+            }
+            if let Some(from) = from {
+                wc.src_qp = from;
+                wc.wc_flags |= ibv_wc_flags::IBV_WC_GRH.0;
             }
         }
         let solicited = is(by.flags, ibv_send_flags::IBV_SEND_SOLICITED);
@@ -242,7 +291,7 @@ impl World {
     }
 
     /// Writes data into the pieces from the first on; `false` when their keys do not allow it.
-    fn scatter(&mut self, pd: usize, sges: &[ibv_sge], data: &[u8]) -> bool {
+    pub(super) fn scatter(&mut self, pd: usize, sges: &[ibv_sge], data: &[u8]) -> bool {
         let Some(pieces) = self.local(pd, sges, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0) else {
             return false;
         };
@@ -259,7 +308,7 @@ impl World {
     /// Where in memory the target of a request is, if its key allows it.
     pub(super) fn remote(
         &mut self,
-        pd: usize,
+        qp: usize,
         rkey: u32,
         addr: u64,
         len: u64,
@@ -268,10 +317,36 @@ impl World {
         if len == 0 {
             return Some(addr);
         }
+        if let Some(region) = self.through_window(qp, rkey, addr, len, access) {
+            // What the region itself does not give a peer, its window may.
+            return self.mrs.find(region?)?.range(addr, len, 0);
+        }
+        let pd = self.qps.find(qp)?.pd;
         let region = *self.rkeys.get(&rkey)?;
         let region = self.mrs.find(region).filter(|region| region.pd == pd)?;
         region.range(addr, len, access)
     }
+}
+
+/// Whether a type of queue pair has an operation.
+fn offers(qp_type: ibv_qp_type, opcode: ibv_wr_opcode) -> bool {
+    use ibv_wr_opcode as W;
+
+    match qp_type {
+        ibv_qp_type::IBV_QPT_UD => matches!(opcode, W::IBV_WR_SEND | W::IBV_WR_SEND_WITH_IMM),
+        ibv_qp_type::IBV_QPT_UC => {
+            !reads(opcode.0) && !is_invalidating(opcode.0) && !super::is_native(opcode.0)
+        }
+        _ => true,
+    }
+}
+
+fn reads(opcode: u32) -> bool {
+    opcode == ibv_wr_opcode::IBV_WR_RDMA_READ.0 || is_atomic(opcode)
+}
+
+fn is_invalidating(opcode: u32) -> bool {
+    opcode == ibv_wr_opcode::IBV_WR_SEND_WITH_INV.0
 }
 
 /// A peer without a receive: tried for ever, or given up at once, since no time passes here.

@@ -1,6 +1,7 @@
 //! Requests: posted, carried out, completed.
 
 mod carry;
+mod datagram;
 mod native_ext;
 mod post;
 
@@ -32,9 +33,11 @@ fn has_immediate(opcode: u32) -> bool {
 /// The opcode of a completion, or `None` for a request that is not modelled.
 fn completion_opcode(opcode: u32) -> Option<ibv_wc_opcode> {
     Some(match ibv_wr_opcode(opcode) {
-        ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => {
-            ibv_wc_opcode::IBV_WC_SEND
-        }
+        ibv_wr_opcode::IBV_WR_SEND
+        | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM
+        | ibv_wr_opcode::IBV_WR_SEND_WITH_INV => ibv_wc_opcode::IBV_WC_SEND,
+        ibv_wr_opcode::IBV_WR_LOCAL_INV => ibv_wc_opcode::IBV_WC_LOCAL_INV,
+        ibv_wr_opcode::IBV_WR_BIND_MW => ibv_wc_opcode::IBV_WC_BIND_MW,
         ibv_wr_opcode::IBV_WR_RDMA_WRITE | ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM => {
             ibv_wc_opcode::IBV_WC_RDMA_WRITE
         }

@@ -18,7 +18,7 @@ pub(in crate::fake) fn is_native(opcode: u32) -> bool {
 
 impl World {
     /// Carries out a flush or an atomic write at a peer that is ready.
-    pub(super) fn execute_native(&mut self, wqe: &Wqe, peer_pd: usize, rights: u32) -> Outcome {
+    pub(super) fn execute_native(&mut self, wqe: &Wqe, peer: usize, rights: u32) -> Outcome {
         let refused = Outcome::Both(ibv_wc_status::IBV_WC_REM_INV_REQ_ERR);
         let no_access = Outcome::Both(ibv_wc_status::IBV_WC_REM_ACCESS_ERR);
         if wqe.opcode == ibv_wr_opcode::IBV_WR_FLUSH.0 {
@@ -37,7 +37,7 @@ impl World {
             let whole = level == u64::from(ibv_selectivity_level::IBV_FLUSH_MR.0);
             // A whole region is named by any of its bytes; no byte at all needs a valid key, too.
             let (addr, len) = (wqe.remote_addr, if whole { 1 } else { len.max(1) });
-            return match self.remote(peer_pd, wqe.rkey, addr, len, needed) {
+            return match self.remote(peer, wqe.rkey, addr, len, needed) {
                 Some(_) => Outcome::Done(SUCCESS),
                 None => no_access,
             };
@@ -49,7 +49,7 @@ impl World {
         let Some(bytes) = wqe.inline.as_deref().filter(|bytes| bytes.len() == 8) else {
             return Outcome::Done(ibv_wc_status::IBV_WC_LOC_LEN_ERR);
         };
-        let Some(remote) = self.remote(peer_pd, wqe.rkey, wqe.remote_addr, 8, needed) else {
+        let Some(remote) = self.remote(peer, wqe.rkey, wqe.remote_addr, 8, needed) else {
             return no_access;
         };
         // SAFETY: the region allows it, so its owner keeps the memory mapped.

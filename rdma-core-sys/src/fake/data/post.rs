@@ -3,13 +3,16 @@
 use core::ffi::c_int;
 use std::prelude::rust_2024::*;
 
-use super::super::control::{PostedRecv, PostedSend, PostedSge};
+use super::super::control::{PostedRecv, PostedSge};
 use super::super::memory;
-use super::super::qp::{Rqe, Wqe};
+use super::super::qp::{Destination, Rqe, Wqe};
+use super::super::violation;
+use super::super::windows::Bind;
 use super::super::world::{World, lock};
 use super::{completion_opcode, is, is_atomic, total};
 use crate::bindings::{
-    ibv_qp, ibv_qp_state, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_srq,
+    ibv_mw_type, ibv_qp, ibv_qp_state, ibv_qp_type, ibv_recv_wr, ibv_send_flags, ibv_send_wr,
+    ibv_sge, ibv_srq, ibv_wr_opcode,
 };
 
 /// # Safety
@@ -18,16 +21,6 @@ pub(in crate::fake) unsafe fn sges_of(list: *const ibv_sge, count: usize) -> Vec
     // SAFETY: the caller vouches for the entries.
     (0..count)
         .map(|index| unsafe { list.wrapping_add(index).read() })
-        .collect()
-}
-
-fn posted(sges: &[ibv_sge]) -> Vec<PostedSge> {
-    sges.iter()
-        .map(|sge| PostedSge {
-            addr: sge.addr,
-            length: sge.length,
-            lkey: sge.lkey,
-        })
         .collect()
 }
 
@@ -139,7 +132,7 @@ pub(in crate::fake) unsafe extern "C" fn post_recv(
         let record = PostedRecv {
             qp_num: state.number,
             wr_id: request.wr_id,
-            sges: posted(&sges),
+            sges: PostedSge::list(&sges),
         };
         state.recvs.push_back(Rqe {
             wr_id: request.wr_id,
@@ -185,7 +178,7 @@ pub(in crate::fake) unsafe extern "C" fn post_srq_recv(
         let record = PostedRecv {
             qp_num: 0,
             wr_id: request.wr_id,
-            sges: posted(&sges),
+            sges: PostedSge::list(&sges),
         };
         state.recvs.push_back(Rqe {
             wr_id: request.wr_id,
@@ -214,7 +207,9 @@ impl World {
         address: usize,
         request: &ibv_send_wr,
     ) -> Result<(), c_int> {
-        let qp = self.qps.at("ibv_post_send", address);
+        let call = "ibv_post_send";
+        let qp = self.qps.at(call, address);
+        let qp_type = qp.qp_type;
         let count = usize::try_from(request.num_sge).map_err(|_| libc::EINVAL)?;
         if count > qp.cap().max_send_sge as usize || completion_opcode(request.opcode.0).is_none() {
             return Err(libc::EINVAL);
@@ -243,11 +238,39 @@ impl World {
         let rdma = unsafe { request.wr.rdma };
         // SAFETY: as above.
         let imm = unsafe { request.__bindgen_anon_1.imm_data };
-        qp.send.posted += 1;
         let rkey = if is_atomic(request.opcode.0) {
             atomic.rkey
         } else {
             rdma.rkey
+        };
+        let bind = if request.opcode == ibv_wr_opcode::IBV_WR_BIND_MW {
+            // SAFETY: as above.
+            let wanted = unsafe { request.__bindgen_anon_2.bind_mw };
+            let bind = Bind::new(call, wanted.mw, wanted.rkey, &wanted.bind_info);
+            // SoftRoCE wants the unused union to be zero, and type 1 to be bound by its own call.
+            if imm != 0 || self.mws.of(call, wanted.mw).kind != ibv_mw_type::IBV_MW_TYPE_2 {
+                return Err(libc::EINVAL);
+            }
+            Some(bind)
+        } else {
+            None
+        };
+        let datagram = if qp_type == ibv_qp_type::IBV_QPT_UD {
+            // SAFETY: as above.
+            let to = unsafe { request.wr.ud };
+            if to.ah.is_null() {
+                violation(
+                    "ibv_post_send of a datagram without an address handle: SoftRoCE's library follows the pointer",
+                );
+            }
+            self.ahs.of(call, to.ah);
+            Some(Destination {
+                ah: to.ah.addr(),
+                number: to.remote_qpn,
+                qkey: to.remote_qkey,
+            })
+        } else {
+            None
         };
         let wqe = Wqe {
             wr_id: request.wr_id,
@@ -259,21 +282,11 @@ impl World {
             remote_addr: rdma.remote_addr,
             rkey,
             operands: [atomic.compare_add, atomic.swap],
-            number: qp.send.posted,
+            bind,
+            datagram,
+            number: 0,
         };
-        let record = PostedSend {
-            qp_num: qp.number,
-            wr_id: wqe.wr_id,
-            opcode: wqe.opcode,
-            flags: wqe.flags,
-            sges: posted(&wqe.sges),
-            inline: wqe.inline.clone(),
-            imm: u32::from_be(imm),
-            remote_addr: wqe.remote_addr,
-            rkey,
-        };
-        qp.sends.push_back(wqe);
-        self.sends.push(record);
+        self.put(address, wqe);
         Ok(())
     }
 }

@@ -12,7 +12,7 @@ use std::prelude::rust_2024::*;
 use super::async_events::Queue;
 use super::table::CBox;
 use super::{by_return, enter, null, violation};
-use super::{cq, data, ext_cq, ext_qp, optional};
+use super::{cq, data, ext_cq, ext_qp, optional, windows};
 use crate::bindings::{
     __be64, ibv_context, ibv_device, ibv_node_type, ibv_transport_type, verbs_context,
 };
@@ -68,6 +68,8 @@ pub(super) const MAX_WR: u32 = 1 << 14;
 pub(super) const MAX_CQE: u32 = (1 << 15) - 1;
 pub(super) const MAX_SGE: u32 = 32;
 pub(super) const MAX_INLINE: u32 = 512;
+/// Bytes of the largest datagram.
+pub(super) const ACTIVE_MTU: usize = 1024;
 /// Reads in flight.
 pub(super) const MAX_READS: u8 = 128;
 
@@ -140,6 +142,9 @@ impl Devices {
         plain.ops.req_notify_cq = Some(cq::req_notify_cq);
         plain.ops.post_send = Some(data::post_send);
         plain.ops.post_recv = Some(data::post_recv);
+        plain.ops.alloc_mw = Some(windows::alloc_mw);
+        plain.ops.dealloc_mw = Some(windows::dealloc_mw);
+        plain.ops.bind_mw = Some(windows::bind_mw);
         plain.ops.post_srq_recv = Some(data::post_srq_recv);
         // SAFETY: the place lies within the allocation just made.
         unsafe { context.write(plain) };
@@ -209,6 +214,19 @@ impl Devices {
         self.contexts.get(&context).is_some_and(|context| {
             MODELS[context.model].transport == ibv_transport_type::IBV_TRANSPORT_IWARP
         })
+    }
+
+    /// An entry of the GID table of a context.
+    pub(super) fn ip_at(&self, context: usize, index: usize) -> Option<IpAddr> {
+        let context = self.contexts.get(&context)?;
+        MODELS[context.model].gids.get(index).copied()
+    }
+
+    /// The index of an address in the GID table of a context.
+    pub(super) fn index_of(&self, context: usize, ip: IpAddr) -> Option<u8> {
+        let context = self.contexts.get(&context)?;
+        let gids = MODELS[context.model].gids;
+        gids.iter().position(|&known| known == ip)?.try_into().ok()
     }
 
     /// The device that has the address.

@@ -15,7 +15,9 @@ use crate::bindings::{
 
 /// What the devices have beyond the least.
 const CAPABILITIES: u32 = ibv_device_cap_flags::IBV_DEVICE_SRQ_RESIZE.0
-    | ibv_device_cap_flags::IBV_DEVICE_BAD_QKEY_CNTR.0;
+    | ibv_device_cap_flags::IBV_DEVICE_BAD_QKEY_CNTR.0
+    | ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW.0
+    | ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0;
 
 fn raw_gid(ip: IpAddr) -> ibv_gid {
     let raw = match ip {
@@ -97,6 +99,10 @@ fn plain(model: &Model) -> ibv_device_attr {
         max_pd: 1 << 10,
         max_qp_rd_atom: MAX_READS.into(),
         max_qp_init_rd_atom: MAX_READS.into(),
+        max_mw: 1 << 16,
+        max_ah: 1 << 10,
+        max_mcast_grp: 1 << 10,
+        max_mcast_qp_attach: 1 << 6,
         max_srq: 1 << 10,
         max_srq_wr: signed(MAX_SRQ_WR),
         max_srq_sge: signed(MAX_SRQ_SGE),
