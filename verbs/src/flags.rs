@@ -18,6 +18,11 @@ bitflags! {
         const REMOTE_ATOMIC = sys::ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
         /// Memory windows may be bound to the region.
         const MW_BIND = sys::ibv_access_flags::IBV_ACCESS_MW_BIND.0;
+        /// A peer may flush the memory to where all of this side sees it.
+        const FLUSH_GLOBAL = sys::ibv_access_flags::IBV_ACCESS_FLUSH_GLOBAL.0;
+        /// A peer may flush the memory to where it is safe from a loss of power: persistent memory
+        /// only.
+        const FLUSH_PERSISTENT = sys::ibv_access_flags::IBV_ACCESS_FLUSH_PERSISTENT.0;
         /// Remote addresses count from the start of the region.
         const ZERO_BASED = sys::ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
         /// Pages are brought in when the device needs them, instead of pinned.

@@ -99,9 +99,10 @@ pub use crate::pd::ProtectionDomain;
 pub use crate::port::{Gid, LinkLayer, PortAttributes, PortState};
 pub use crate::process::{ForkSupport, Origin, fork_support};
 pub use crate::qp::{
-    Capabilities, Ece, InitAttributes, InlineRequest, PathMtu, PostError, PostErrorKind,
-    QpAttributes, QpState, QpType, QueuePair, QueuePairBuilder, RecvRequest, RtrAttributes,
-    RtsAttributes, SendRequest, WrOpcode,
+    AnyData, Batch, Capabilities, Ece, ExtendedQueuePair, FlushLevel, FlushPlacement,
+    InitAttributes, InlineRequest, NoData, PathMtu, PostError, PostErrorKind, QpAttributes,
+    QpState, QpType, QueuePair, QueuePairBuilder, RecvRequest, RegisteredData, Request,
+    RtrAttributes, RtsAttributes, SendOps, SendRequest, WrOpcode,
 };
 pub use crate::srq::{SharedReceiveQueue, SrqAttributes, SrqId};
 
@@ -122,6 +123,7 @@ mod tests {
         send_and_sync::<CompletionQueue>();
         send_and_sync::<ExtendedCompletionQueue>();
         send_and_sync::<QueuePair>();
+        send_and_sync::<ExtendedQueuePair>();
         send_and_sync::<SharedReceiveQueue>();
         send_and_sync::<AddressHandle>();
         send_and_sync::<MemoryWindow>();

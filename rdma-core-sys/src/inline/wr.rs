@@ -115,7 +115,7 @@ pub(crate) const WR_FLUSH_OFFSET: usize =
 ///   provider older than rdma-core 45 refuses the bit, and its queue pairs end before the slot.
 #[inline]
 #[must_use]
-pub unsafe fn ibv_qp_ex_wr_flush(qp: *mut ibv_qp_ex) -> Option<ibv_wr_flush_fn> {
+pub unsafe fn wr_flush_slot(qp: *mut ibv_qp_ex) -> Option<ibv_wr_flush_fn> {
     let slot = qp
         .wrapping_byte_add(WR_FLUSH_OFFSET)
         .cast::<Option<ibv_wr_flush_fn>>();
@@ -129,7 +129,7 @@ pub unsafe fn ibv_qp_ex_wr_flush(qp: *mut ibv_qp_ex) -> Option<ibv_wr_flush_fn> 
 /// # Safety
 /// - `qp` is a live queue pair that `ibv_qp_to_qp_ex` gave.
 /// - A batch is begun.
-/// - The queue pair was created with `IBV_QP_EX_WITH_FLUSH`, as for [`ibv_qp_ex_wr_flush`].
+/// - The queue pair was created with `IBV_QP_EX_WITH_FLUSH`, as for [`wr_flush_slot`].
 ///
 /// # Panics
 /// When the slot is NULL.
@@ -144,7 +144,7 @@ pub unsafe fn ibv_wr_flush(
     level: u8,
 ) {
     // SAFETY: the caller's promises are the same ones.
-    match unsafe { ibv_qp_ex_wr_flush(qp) } {
+    match unsafe { wr_flush_slot(qp) } {
         // SAFETY: the caller's promises are the ones that the provider's function needs.
         Some(op) => unsafe { op(qp, rkey, remote_addr, len, type_, level) },
         None => missing("ibv_qp_ex", "wr_flush"),

@@ -267,6 +267,12 @@ impl Sge {
         })
     }
 
+    /// The C struct.
+    #[inline]
+    pub(crate) const fn as_raw(&self) -> &sys::ibv_sge {
+        &self.0
+    }
+
     /// The length in bytes.
     pub const fn len(&self) -> u32 {
         self.0.length

@@ -30,6 +30,23 @@ impl QueuePair {
         let verb = "ibv_bind_mw";
         self.check_post(QpState::RTS)?;
         self.check_opcode(WrOpcode::BIND_MW)?;
+        let info = self.prepare_bind(verb, window, bind)?;
+        window.bind_with(self.number(), |mw, old| {
+            if window.window_type() == WindowType::TYPE_1 {
+                self.bind_type_1(mw, bind.wr_id, bind.flags, info)
+            } else {
+                self.bind_type_2(mw, bind, info, old)
+            }
+        })
+    }
+
+    /// What C is to bind, if it may be bound through this queue pair.
+    pub(super) fn prepare_bind(
+        &self,
+        verb: &'static str,
+        window: &MemoryWindow,
+        bind: &WindowBind<'_>,
+    ) -> Result<sys::ibv_mw_bind_info, Error> {
         let info = bind.to_raw(verb, window)?;
         if window.pd().context() != self.context() {
             return Err(Error::refused(
@@ -42,13 +59,7 @@ impl QueuePair {
             // Before it can be bound, so that it is never bound to a queue pair that is gone.
             self.attached.windows.add(window);
         }
-        window.bind_with(self.number(), |mw, old| {
-            if window.window_type() == WindowType::TYPE_1 {
-                self.bind_type_1(mw, bind.wr_id, bind.flags, info)
-            } else {
-                self.bind_type_2(mw, bind, info, old)
-            }
-        })
+        Ok(info)
     }
 
     /// Posts a request that takes back what `window`, of type 1, gives the peer, and gives the key

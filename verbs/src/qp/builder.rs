@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use rdma_core_sys as sys;
 
+use super::extended::{self, ExtendedQueuePair};
+use super::extended_ops::SendOps;
 use super::multicast::Groups;
 use super::opcodes::OpcodeSet;
 use super::state::{QpState, QpType};
@@ -122,8 +124,57 @@ impl<'a> QueuePairBuilder<'a> {
     /// is too small for the queues that the device made; [`ErrorKind::Unsupported`] for a type other
     /// than RC, UC and UD; EINVAL or ENOMEM from the provider otherwise.
     #[doc(alias = "ibv_create_qp")]
-    pub fn build(mut self) -> Result<QueuePair, Error> {
-        let verb = "ibv_create_qp";
+    pub fn build(self) -> Result<QueuePair, Error> {
+        self.build_with("ibv_create_qp", |init| {
+            // SAFETY: the extended struct begins with the plain one, and names what
+            // `build_with` says, the domain among it.
+            unsafe { sys::ibv_create_qp(init.pd, ptr::from_mut(init).cast()) }
+        })
+    }
+
+    /// Creates the queue pair, in state RESET, for posting `ops` in
+    /// [batches](ExtendedQueuePair::post_batch).
+    ///
+    /// # Errors
+    /// Those of [`build`](Self::build); [`ErrorKind::Unsupported`] where the device has no extended
+    /// queue pairs, or not all of `ops`: of a native operation whose capability the device does not
+    /// have, it names that.
+    #[doc(alias = "ibv_create_qp_ex")]
+    #[doc(alias = "ibv_qp_to_qp_ex")]
+    pub fn build_extended(self, ops: SendOps) -> Result<ExtendedQueuePair, Error> {
+        let verb = "ibv_create_qp_ex";
+        let context = self.pd.context();
+        let raw_context = context.raw_checked(verb)?;
+        extended::check_native(context, ops)?;
+        let explain = |error: Error| match (error.kind(), error.errno()) {
+            (ErrorKind::Unsupported, Some(_)) => error.with_hint(if ops.contains(SendOps::FLUSH) {
+                "native flush needs rdma-core 45 or later; otherwise ask for fewer operations"
+            } else {
+                "ask for fewer operations, or build a plain queue pair, which every device has"
+            }),
+            _ => error,
+        };
+        let mask = sys::ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD
+            | sys::ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        let qp = self.build_with(verb, |init| {
+            init.comp_mask = mask.0;
+            init.send_ops_flags = ops.bits();
+            // SAFETY: the context is open, and the struct is filled as its mask says with what
+            // `build_with` says.
+            unsafe { sys::ibv_create_qp_ex(raw_context, init) }
+        });
+        // SAFETY: the queue pair was made so just now.
+        qp.and_then(|qp| unsafe { ExtendedQueuePair::new(qp, ops) })
+            .map_err(explain)
+    }
+
+    /// Creates the queue pair by `create`, which gets attributes that name live objects of one open
+    /// device, writes the sizes granted into them, and returns the C queue pair or NULL with errno.
+    fn build_with(
+        mut self,
+        verb: &'static str,
+        create: impl FnOnce(&mut sys::ibv_qp_init_attr_ex) -> *mut sys::ibv_qp,
+    ) -> Result<QueuePair, Error> {
         let context = self.pd.context();
         let raw_pd = self.pd.raw_checked(verb)?;
         for (name, cq) in [("send", self.send_cq), ("receive", self.recv_cq)] {
@@ -171,8 +222,8 @@ impl<'a> QueuePairBuilder<'a> {
             pd: self.pd.clone(),
         };
         let wanted = self.wanted;
-        let mut init = sys::ibv_qp_init_attr {
-            qp_context: ptr::null_mut(),
+        let mut init = sys::ibv_qp_init_attr_ex {
+            pd: raw_pd,
             send_cq: self.send_cq.as_raw(),
             recv_cq: self.recv_cq.as_raw(),
             srq: self
@@ -188,9 +239,9 @@ impl<'a> QueuePairBuilder<'a> {
             },
             qp_type: sys::ibv_qp_type(self.qp_type.raw()),
             sq_sig_all: i32::from(self.signal_all),
+            ..Default::default()
         };
-        // SAFETY: domain and queues are live and of one device; the provider writes into `init`.
-        let raw = unsafe { sys::ibv_create_qp(raw_pd, &mut init) };
+        let raw = create(&mut init);
         let raw = from_pointer(verb, raw).map_err(|error| self.explain(error))?;
         // A device may make its queues larger than asked, and then takes as many requests.
         let mut fits = parents.send_room.grow(verb, init.cap.max_send_wr);

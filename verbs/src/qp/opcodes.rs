@@ -31,6 +31,10 @@ open_enum! {
         BIND_MW = sys::ibv_wr_opcode::IBV_WR_BIND_MW.0, "memory window bind";
         /// Send, and invalidate a key of the peer.
         SEND_WITH_INV = sys::ibv_wr_opcode::IBV_WR_SEND_WITH_INV.0, "send with invalidate";
+        /// Wait until bytes are visible or persistent at the peer.
+        FLUSH = sys::ibv_wr_opcode::IBV_WR_FLUSH.0, "flush";
+        /// Write 8 bytes that nobody sees a part of.
+        ATOMIC_WRITE = sys::ibv_wr_opcode::IBV_WR_ATOMIC_WRITE.0, "atomic write";
     }
 }
 
@@ -100,6 +104,11 @@ impl OpcodeSet {
             set = set.with(KEYS);
         }
         set
+    }
+
+    /// The set of just these.
+    pub(super) fn of(opcodes: impl Iterator<Item = WrOpcode>) -> Self {
+        opcodes.fold(Self(0), |set, opcode| Self(set.0 | bit(opcode)))
     }
 
     fn with(self, opcodes: &[WrOpcode]) -> Self {

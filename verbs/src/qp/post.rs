@@ -44,6 +44,16 @@ pub enum PostErrorKind {
     /// The type of the queue pair, or the device's transport, does not have this operation.
     #[error("the queue pair's transport does not offer {0}")]
     Unsupported(WrOpcode),
+    /// An operation that the extended queue pair was not made for.
+    #[error("the queue pair was not made for {0}: name it when it is built")]
+    NotAskedFor(WrOpcode),
+    /// Several SGEs of different length in a batch on SoftRoCE, where older libraries send a wrong
+    /// number of bytes: use one SGE, or [`QueuePair::post_send`].
+    #[error(
+        "scatter/gather elements of different length in a batch, which SoftRoCE may send wrongly: \
+         use one, or post it outside of a batch"
+    )]
+    UnequalSges,
     /// An atomic on something else than 8 aligned bytes.
     #[error("an atomic works on 8 bytes at a multiple of 8, not on {len} at {addr:#x}")]
     NotEightBytes {
@@ -58,6 +68,9 @@ pub enum PostErrorKind {
     /// A datagram without an address handle of this device.
     #[error("a datagram needs an address handle of the queue pair's device")]
     NoAddress,
+    /// A destination on a queue pair that is not of type UD.
+    #[error("only a queue pair of type UD sends to an address handle")]
+    UnexpectedAddress,
     /// This is a forked child of the process that made the queue pair.
     #[error("the queue belongs to the parent process")]
     Forked,
@@ -233,7 +246,7 @@ impl QueuePair {
 
     /// Whether `ah` is an address handle of this queue pair's device: providers look into any other.
     #[inline]
-    fn reaches(&self, ah: *mut sys::ibv_ah) -> bool {
+    pub(super) fn reaches(&self, ah: *mut sys::ibv_ah) -> bool {
         if ah.is_null() {
             return false;
         }

@@ -6,6 +6,8 @@ mod datagrams;
 mod drops;
 mod ends;
 mod extended_completions;
+mod extended_posting;
+mod extended_violations;
 mod failing;
 mod multicast;
 mod optional;
