@@ -99,10 +99,11 @@ pub use crate::pd::ProtectionDomain;
 pub use crate::port::{Gid, LinkLayer, PortAttributes, PortState};
 pub use crate::process::{ForkSupport, Origin, fork_support};
 pub use crate::qp::{
-    AnyData, Batch, Capabilities, Ece, ExtendedQueuePair, FlushLevel, FlushPlacement,
-    InitAttributes, InlineRequest, NoData, PathMtu, PostError, PostErrorKind, QpAttributes,
-    QpState, QpType, QueuePair, QueuePairBuilder, RecvRequest, RegisteredData, Request,
-    RtrAttributes, RtsAttributes, SendOps, SendRequest, WrOpcode,
+    AlternatePath, AnyData, Batch, Capabilities, Ece, ExtendedQueuePair, FlushLevel,
+    FlushPlacement, InitAttributes, InlineRequest, NoData, PathMigration, PathMtu, PostError,
+    PostErrorKind, QpAttributes, QpState, QpType, QueuePair, QueuePairBuilder, RecvRequest,
+    RegisteredData, Request, RtrAttributes, RtsAttributes, RtsChange, SendOps, SendRequest,
+    SqdChange, WrOpcode,
 };
 pub use crate::srq::{SharedReceiveQueue, SrqAttributes, SrqId};
 

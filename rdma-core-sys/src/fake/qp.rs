@@ -307,6 +307,9 @@ unsafe extern "C" fn ibv_modify_qp(
         let attr = unsafe { attr.read() };
         let address = qp.addr();
         world.qps.of(call, qp);
+        world
+            .optional
+            .note(call, std::format!("mask={attr_mask:#x}"));
         world.modify(address, &attr, attr_mask.cast_unsigned())?;
         let state = world.qps.of(call, qp).state;
         if attr_mask.cast_unsigned() & ibv_qp_attr_mask::IBV_QP_STATE.0 != 0 {

@@ -11,27 +11,35 @@ pub(super) fn attributes(
     use ibv_qp_attr_mask as A;
     use ibv_qp_state as S;
 
+    let (xrc_send, xrc_recv) = (
+        qp_type == ibv_qp_type::IBV_QPT_XRC_SEND,
+        qp_type == ibv_qp_type::IBV_QPT_XRC_RECV,
+    );
     let rc = qp_type == ibv_qp_type::IBV_QPT_RC;
     let ud = qp_type == ibv_qp_type::IBV_QPT_UD;
+    let (sends, receives) = (rc || xrc_send, rc || xrc_recv);
     let none = A(0);
+    let only = |condition: bool, bits: A| if condition { bits } else { none };
     let init = if ud {
         A::IBV_QP_PKEY_INDEX | A::IBV_QP_PORT | A::IBV_QP_QKEY
     } else {
         A::IBV_QP_PKEY_INDEX | A::IBV_QP_PORT | A::IBV_QP_ACCESS_FLAGS
     };
+    let paths = A::IBV_QP_ALT_PATH | A::IBV_QP_ACCESS_FLAGS | A::IBV_QP_PATH_MIG_STATE;
     let running = if ud {
         A::IBV_QP_CUR_STATE | A::IBV_QP_QKEY
     } else {
-        let both = A::IBV_QP_CUR_STATE
-            | A::IBV_QP_ALT_PATH
-            | A::IBV_QP_ACCESS_FLAGS
-            | A::IBV_QP_PATH_MIG_STATE;
-        if rc {
-            both | A::IBV_QP_MIN_RNR_TIMER
-        } else {
-            both
-        }
+        A::IBV_QP_CUR_STATE | paths | only(receives, A::IBV_QP_MIN_RNR_TIMER)
     };
+    let answers = only(
+        receives,
+        A::IBV_QP_MAX_DEST_RD_ATOMIC | A::IBV_QP_MIN_RNR_TIMER,
+    );
+    let retries = only(
+        sends,
+        A::IBV_QP_RETRY_CNT | A::IBV_QP_RNR_RETRY | A::IBV_QP_MAX_QP_RD_ATOMIC,
+    );
+    let timeout = only(sends || receives, A::IBV_QP_TIMEOUT);
     let (required, optional) = match (from, to) {
         (_, S::IBV_QPS_RESET) => (none, none),
         (S::IBV_QPS_RESET, S::IBV_QPS_ERR) => return None,
@@ -40,32 +48,25 @@ pub(super) fn attributes(
         (S::IBV_QPS_INIT, S::IBV_QPS_INIT) => (none, init),
         (S::IBV_QPS_INIT, S::IBV_QPS_RTR) if ud => (none, A::IBV_QP_PKEY_INDEX | A::IBV_QP_QKEY),
         (S::IBV_QPS_INIT, S::IBV_QPS_RTR) => {
-            let both = A::IBV_QP_AV | A::IBV_QP_PATH_MTU | A::IBV_QP_DEST_QPN | A::IBV_QP_RQ_PSN;
-            let required = if rc {
-                both | A::IBV_QP_MAX_DEST_RD_ATOMIC | A::IBV_QP_MIN_RNR_TIMER
-            } else {
-                both
-            };
+            let all = A::IBV_QP_AV | A::IBV_QP_PATH_MTU | A::IBV_QP_DEST_QPN | A::IBV_QP_RQ_PSN;
             (
-                required,
+                all | answers,
                 A::IBV_QP_ALT_PATH | A::IBV_QP_ACCESS_FLAGS | A::IBV_QP_PKEY_INDEX,
             )
         }
-        (S::IBV_QPS_RTR, S::IBV_QPS_RTS) => {
-            let required = if rc {
-                A::IBV_QP_TIMEOUT
-                    | A::IBV_QP_RETRY_CNT
-                    | A::IBV_QP_RNR_RETRY
-                    | A::IBV_QP_SQ_PSN
-                    | A::IBV_QP_MAX_QP_RD_ATOMIC
-            } else {
-                A::IBV_QP_SQ_PSN
-            };
-            (required, running)
-        }
+        (S::IBV_QPS_RTR, S::IBV_QPS_RTS) => (A::IBV_QP_SQ_PSN | timeout | retries, running),
         (S::IBV_QPS_RTS | S::IBV_QPS_SQD, S::IBV_QPS_RTS) => (none, running),
-        (S::IBV_QPS_SQE, S::IBV_QPS_RTS) if !rc => (none, running),
+        (S::IBV_QPS_SQE, S::IBV_QPS_RTS) if ud => (none, running),
+        (S::IBV_QPS_SQE, S::IBV_QPS_RTS) if !sends && !receives => {
+            (none, A::IBV_QP_CUR_STATE | A::IBV_QP_ACCESS_FLAGS)
+        }
         (S::IBV_QPS_RTS, S::IBV_QPS_SQD) => (none, A::IBV_QP_EN_SQD_ASYNC_NOTIFY),
+        (S::IBV_QPS_SQD, S::IBV_QPS_SQD) if ud => (none, A::IBV_QP_PKEY_INDEX | A::IBV_QP_QKEY),
+        (S::IBV_QPS_SQD, S::IBV_QPS_SQD) => {
+            let port = only(sends || receives, A::IBV_QP_PORT);
+            let all = paths | A::IBV_QP_AV | A::IBV_QP_PKEY_INDEX;
+            (none, all | port | timeout | retries | answers)
+        }
         _ => return None,
     };
     Some((required.0, optional.0))

@@ -3,6 +3,7 @@
 mod async_events;
 mod busy;
 mod by_hand;
+mod device_events;
 mod draining;
 mod errors;
 mod events;
@@ -13,6 +14,7 @@ mod objects;
 mod optional;
 mod ports;
 mod posting;
+mod running;
 mod sizes;
 mod together;
 mod types;
@@ -23,7 +25,7 @@ mod windows;
 use harness::{Role, Test};
 
 pub(crate) fn roles() -> Vec<Role> {
-    [ports::ROLES, busy::ROLES].concat()
+    [ports::ROLES, busy::ROLES, device_events::ROLES].concat()
 }
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -34,10 +36,12 @@ pub(crate) fn tests() -> Vec<Test> {
         ports::tests(),
         posting::tests(),
         events::tests(),
+        running::tests(),
         types::tests(),
         unsupported::tests(),
         optional::tests(),
         windows::tests(),
+        device_events::tests(),
         draining::tests(),
         errors::tests(),
         lost::tests(),

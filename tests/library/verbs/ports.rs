@@ -108,40 +108,49 @@ fn a_missing_port_is_refused() -> Outcome {
     Ok(())
 }
 
-/// A SoftRoCE device on an interface that is down, removed when dropped.
-struct DownDevice;
+/// A SoftRoCE device of a test's own, on an interface of its own that is down at first; both are
+/// removed when dropped. To be opened in another process: this one would keep it open for good.
+pub(super) struct OwnDevice {
+    interface: String,
+    device: String,
+}
 
-const DOWN_INTERFACE: &str = "rpmadown0";
-const DOWN_DEVICE: &str = "rpmarxe0";
+const DOWN: &str = "down";
 
-impl DownDevice {
-    fn new() -> Result<Self, harness::Failed> {
-        command("ip", &["link", "add", DOWN_INTERFACE, "type", "dummy"])?;
-        let this = Self;
+impl OwnDevice {
+    /// The name of the device that the test `name` makes.
+    pub(super) fn device(name: &str) -> String {
+        format!("rpma{name}rxe")
+    }
+
+    /// The name of its interface.
+    pub(super) fn interface(name: &str) -> String {
+        format!("rpma{name}")
+    }
+
+    pub(super) fn new(name: &str) -> Result<Self, harness::Failed> {
+        let this = Self {
+            interface: Self::interface(name),
+            device: Self::device(name),
+        };
+        command("ip", &["link", "add", &this.interface, "type", "dummy"])?;
+        let softroce = ["type", "rxe", "netdev", &this.interface];
         command(
             "rdma",
-            &[
-                "link",
-                "add",
-                DOWN_DEVICE,
-                "type",
-                "rxe",
-                "netdev",
-                DOWN_INTERFACE,
-            ],
+            &[&["link", "add", this.device.as_str()], &softroce[..]].concat(),
         )?;
         Ok(this)
     }
 }
 
-impl Drop for DownDevice {
+impl Drop for OwnDevice {
     fn drop(&mut self) {
-        let _ = command("rdma", &["link", "delete", DOWN_DEVICE]);
-        let _ = command("ip", &["link", "delete", DOWN_INTERFACE]);
+        let _ = command("rdma", &["link", "delete", &self.device]);
+        let _ = command("ip", &["link", "delete", &self.interface]);
     }
 }
 
-fn command(program: &str, arguments: &[&str]) -> Outcome {
+pub(super) fn command(program: &str, arguments: &[&str]) -> Outcome {
     let finished = Child::start(Command::new(program).args(arguments))?.finish(WAIT)?;
     finished.success().map(drop).map_err(|failed| {
         format!(
@@ -154,20 +163,20 @@ fn command(program: &str, arguments: &[&str]) -> Outcome {
 }
 
 fn a_port_that_is_down_is_named() -> Outcome {
-    let _down = DownDevice::new()?;
-    // In a process of its own: this one would keep the device open for good.
+    let _down = OwnDevice::new(DOWN)?;
     Child::role("port_down", "", &[])?.finish(WAIT)?.success()?;
     Ok(())
 }
 
 fn port_down() -> Outcome {
-    let context: Context = DeviceList::new()?.by_name(DOWN_DEVICE)?.open()?;
+    let name = OwnDevice::device(DOWN);
+    let context: Context = DeviceList::new()?.by_name(&name)?.open()?;
     ensure_eq!(context.query_port(1)?.state(), PortState::DOWN, "state");
     let error = context.active_port(1).err().ok_or("the port is active")?;
     ensure_eq!(error.kind(), ErrorKind::PortDown, "{error}");
     let text = error.to_string();
     ensure!(
-        text.contains("port 1") && text.contains(DOWN_DEVICE) && text.contains("down"),
+        text.contains("port 1") && text.contains(&name) && text.contains("down"),
         "{text}"
     );
     ensure!(error.hint().is_some(), "no hint");
@@ -175,13 +184,13 @@ fn port_down() -> Outcome {
     let devices = Device::list()?;
     let device = devices
         .iter()
-        .find(|device| device.name() == DOWN_DEVICE)
+        .find(|device| device.name() == name)
         .ok_or("not in the list of devices")?;
     let error = Peer::new(device)
         .err()
         .ok_or("a peer on a port that is down")?;
     ensure_eq!(error.kind(), rpma::ErrorKind::PortDown, "{error}");
-    ensure!(error.to_string().contains(DOWN_DEVICE), "{error}");
+    ensure!(error.to_string().contains(&name), "{error}");
     Ok(())
 }
 

@@ -9,10 +9,12 @@ mod extended;
 mod extended_batch;
 mod extended_ops;
 mod extended_request;
+mod mask;
 mod multicast;
 mod opcodes;
 mod post;
 mod request;
+mod running;
 mod state;
 mod transition;
 
@@ -32,6 +34,7 @@ pub use self::extended_request::{AnyData, NoData, RegisteredData, Request};
 pub use self::opcodes::WrOpcode;
 pub use self::post::{PostError, PostErrorKind};
 pub use self::request::{RecvRequest, SendRequest};
+pub use self::running::{AlternatePath, PathMigration, RtsChange, SqdChange};
 pub use self::state::{QpAttributes, QpState, QpType};
 pub use self::transition::{InitAttributes, PathMtu, RtrAttributes, RtsAttributes};
 

@@ -40,6 +40,12 @@ open_enum! {
         UC = sys::ibv_qp_type::IBV_QPT_UC.0, "UC";
         /// Unreliable datagram.
         UD = sys::ibv_qp_type::IBV_QPT_UD.0, "UD";
+        /// The sending end of an extended reliable connection.
+        #[doc(alias = "XRC_INI")]
+        XRC_SEND = sys::ibv_qp_type::IBV_QPT_XRC_SEND.0, "XRC_SEND";
+        /// The receiving end of an extended reliable connection.
+        #[doc(alias = "XRC_TGT")]
+        XRC_RECV = sys::ibv_qp_type::IBV_QPT_XRC_RECV.0, "XRC_RECV";
     }
 }
 
@@ -219,7 +225,7 @@ mod tests {
             assert_eq!(QpState::from_raw(raw).name().is_some(), raw <= 6);
             assert_eq!(
                 QpType::from_raw(raw).name().is_some(),
-                (2..=4).contains(&raw)
+                matches!(raw, 2..=4 | 9 | 10)
             );
         }
     }

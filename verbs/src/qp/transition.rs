@@ -1,5 +1,6 @@
 //! What each state of a queue pair takes: the attributes by name, the mask by type.
 
+use super::mask::{receives_reliably, sends_reliably};
 use super::state::{QpAttributes, QpState, QpType};
 use crate::ah::Address;
 use crate::attributes::DeviceAttributes;
@@ -123,7 +124,7 @@ impl RtrAttributes {
         all.set(Mask::IBV_QP_PATH_MTU).path_mtu = sys::ibv_mtu(self.path_mtu.raw());
         all.set(Mask::IBV_QP_DEST_QPN).dest_qp_num = self.dest_qp_number;
         all.set(Mask::IBV_QP_RQ_PSN).rq_psn = self.rq_psn;
-        if qp_type == QpType::RC {
+        if receives_reliably(qp_type) {
             at_most("min_rnr_timer", self.min_rnr_timer.into(), 31)?;
             let most = device.max_qp_rd_atom();
             at_most(
@@ -177,14 +178,16 @@ impl RtsAttributes {
         let mut all = QpAttributes::new();
         all.set_state(QpState::RTS);
         all.set(Mask::IBV_QP_SQ_PSN).sq_psn = self.sq_psn;
-        if qp_type == QpType::RC {
+        if sends_reliably(qp_type) || receives_reliably(qp_type) {
             at_most("timeout", self.timeout.into(), 31)?;
+            all.set_timeout(self.timeout);
+        }
+        if sends_reliably(qp_type) {
             at_most("retry_count", self.retry_count.into(), 7)?;
             at_most("rnr_retry", self.rnr_retry.into(), 7)?;
             let most = device.max_qp_init_rd_atom();
             at_most("max_rd_atomic", self.max_rd_atomic.into(), most.into())?;
-            all.set_timeout(self.timeout)
-                .set_retry_count(self.retry_count)
+            all.set_retry_count(self.retry_count)
                 .set_rnr_retry(self.rnr_retry);
             all.set(Mask::IBV_QP_MAX_QP_RD_ATOMIC).max_rd_atomic = self.max_rd_atomic;
         }
@@ -194,7 +197,7 @@ impl RtsAttributes {
 
 const MAX_24: u32 = (1 << 24) - 1;
 
-fn at_most(name: &str, value: u32, most: u32) -> Result<(), Error> {
+pub(super) fn at_most(name: &str, value: u32, most: u32) -> Result<(), Error> {
     if value <= most {
         return Ok(());
     }
@@ -238,7 +241,9 @@ mod tests {
             Mask::IBV_QP_ACCESS_FLAGS,
         ]);
         assert_eq!(init.attributes(QpType::RC).as_raw().1, connected);
-        assert_eq!(init.attributes(QpType::UC).as_raw().1, connected);
+        for qp_type in [QpType::UC, QpType::XRC_SEND, QpType::XRC_RECV] {
+            assert_eq!(init.attributes(qp_type).as_raw().1, connected);
+        }
         let datagram = mask(&[
             Mask::IBV_QP_STATE,
             Mask::IBV_QP_PORT,
@@ -264,6 +269,9 @@ mod tests {
                 .1
         };
         assert_eq!((got(QpType::UC), got(QpType::RC)), (unreliable, reliable));
+        // Of the two ends of an XRC connection one sends and the other receives.
+        let ends = (got(QpType::XRC_SEND), got(QpType::XRC_RECV));
+        assert_eq!(ends, (unreliable, reliable));
 
         let plain = mask(&[Mask::IBV_QP_STATE, Mask::IBV_QP_SQ_PSN]);
         let reliable = plain
@@ -284,6 +292,8 @@ mod tests {
             [got(QpType::UD), got(QpType::UC), got(QpType::RC)],
             [plain, plain, reliable]
         );
+        assert_eq!(got(QpType::XRC_SEND), reliable);
+        assert_eq!(got(QpType::XRC_RECV), plain | mask(&[Mask::IBV_QP_TIMEOUT]));
     }
 
     #[test]

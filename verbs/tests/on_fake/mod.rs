@@ -14,6 +14,7 @@ mod optional;
 mod posting;
 mod removal;
 mod resizing;
+mod running;
 mod shared_receive;
 mod unreliable;
 mod windows;

@@ -13,7 +13,7 @@ use std::prelude::rust_2024::*;
 
 use super::control::Session;
 use super::world::{World, lock};
-use crate::bindings::verbs_context;
+use crate::bindings::{ibv_qp_state, verbs_context};
 
 /// What tests asked of these operations, and what the operations were given.
 #[derive(Debug)]
@@ -66,6 +66,17 @@ impl Session {
             .filter(|(name, _)| *name == call)
             .map(|(_, line)| line.clone())
             .collect()
+    }
+
+    /// Brings the queue pair of a number to SQE, as hardware does when a request of an unreliable one fails.
+    ///
+    /// # Panics
+    /// When there is no such queue pair.
+    pub fn break_sends(&self, number: u32) {
+        let mut world = lock();
+        let address = world.numbers.get(&number).copied();
+        let qp = address.and_then(|address| world.qps.find(address));
+        qp.expect("no queue pair has this number").state = ibv_qp_state::IBV_QPS_SQE;
     }
 
     /// Lets the next `ibv_rereg_mr` answer one of its codes, and do what the code says.
