@@ -67,6 +67,7 @@ mod port;
 mod process;
 mod qp;
 mod registry;
+mod slots;
 mod srq;
 
 pub use rdma_core_sys as sys;

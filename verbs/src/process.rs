@@ -1,7 +1,7 @@
 //! Knowing, without a system call, whether this is still the process that made an object.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use rdma_core_sys as sys;
 
@@ -15,10 +15,19 @@ use crate::flags::open_enum;
 /// every drop leaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
-    /// Counts the processes from the first one down to this one that made objects. Unlike a process
-    /// id it never comes again in a line of descendants.
-    generation: u32,
+    /// Not 0 in the process that made the object, 0 in all its descendants. Each process that makes
+    /// objects has a word of its own, which is written before anybody else knows it, never again,
+    /// and never unmapped.
+    ///
+    /// No reference: the compiler might take the word for constant across a fork. No atomic: it
+    /// would load the word before it compares it.
+    alive: NonNull<u32>,
 }
+
+// SAFETY: what it points to is never written while others know it, and is there for ever.
+unsafe impl Send for Origin {}
+// SAFETY: as above.
+unsafe impl Sync for Origin {}
 
 impl Origin {
     /// The process running now. Called when an object is made.
@@ -27,31 +36,37 @@ impl Origin {
     /// [`ErrorKind::Environment`] when the kernel cannot tell a child from its parent (before
     /// Linux 4.14).
     pub fn current(verb: &'static str) -> Result<Self, Error> {
-        // Inherited by children, in which the page is zero again.
-        static LAST: AtomicU32 = AtomicU32::new(0);
-        let page = page().ok_or_else(|| {
+        // Inherited by children, in which the word is 0.
+        static NOW: AtomicPtr<u32> = AtomicPtr::new(ptr::null_mut());
+        let known = NOW.load(Ordering::Acquire);
+        if let Some(alive) = NonNull::new(known) {
+            let origin = Self { alive };
+            if origin.is_current() {
+                return Ok(origin);
+            }
+        }
+        let alive = new_word().ok_or_else(|| {
             Error::refused(
                 verb,
                 ErrorKind::Environment,
                 "cannot map the page that detects a fork (madvise MADV_WIPEONFORK, Linux 4.14)",
             )
         })?;
-        let mut generation = page.load(Ordering::Relaxed);
-        if generation == 0 {
-            let next = LAST.fetch_add(1, Ordering::Relaxed) + 1;
-            generation = match page.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed)
-            {
-                Ok(_) => next,
-                Err(set_by_another_thread) => set_by_another_thread,
-            };
+        let ours = alive.as_ptr();
+        match NOW.compare_exchange(known, ours, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(Self { alive }),
+            // Another thread was faster: a page is lost, once, and null is never put there.
+            Err(theirs) => Ok(Self {
+                alive: NonNull::new(theirs).unwrap_or(alive),
+            }),
         }
-        Ok(Self { generation })
     }
 
-    /// Whether this is still the process that made the object: one load and one comparison.
+    /// Whether this is still the process that made the object: one comparison.
     #[inline]
     pub fn is_current(self) -> bool {
-        page().is_some_and(|page| page.load(Ordering::Relaxed) == self.generation)
+        // SAFETY: the word is mapped for ever, and nothing in this process writes it any more.
+        unsafe { *self.alive.as_ptr() != 0 }
     }
 
     /// An error if this is a forked child of the process that made the object.
@@ -68,24 +83,18 @@ impl Origin {
     }
 }
 
-/// A word that the kernel zeroes in every child, however it was made.
-#[inline]
-fn page() -> Option<&'static AtomicU32> {
-    static PAGE: OnceLock<Option<&'static AtomicU32>> = OnceLock::new();
-    *PAGE.get_or_init(map_page)
-}
-
+/// A word that is not 0, and that the kernel zeroes in every child, however it was made.
 #[cfg(not(miri))]
-fn map_page() -> Option<&'static AtomicU32> {
+fn new_word() -> Option<NonNull<u32>> {
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
     // The kernel rounds up to a page. Asking for its size reads /proc/self/auxv in rustix, which a
     // process that has given up root's rights may not.
-    let length = size_of::<AtomicU32>();
+    let length = size_of::<u32>();
     // SAFETY: a new private mapping at an address of the kernel's choice replaces nothing.
     let page = unsafe {
         mmap_anonymous(
-            std::ptr::null_mut(),
+            ptr::null_mut(),
             length,
             ProtFlags::READ | ProtFlags::WRITE,
             MapFlags::PRIVATE,
@@ -94,15 +103,15 @@ fn map_page() -> Option<&'static AtomicU32> {
     .ok()?;
     // SAFETY: the range is the mapping just made, which nothing else uses yet.
     unsafe { madvise(page, length, Advice::LinuxWipeOnFork) }.ok()?;
-    // SAFETY: the mapping is page-aligned, zeroed, and never unmapped, so it holds an AtomicU32
-    // for the rest of the process.
-    Some(unsafe { &*page.cast::<AtomicU32>() })
+    let word = NonNull::new(page.cast::<u32>())?;
+    // SAFETY: the mapping is page-aligned and writable, and nothing else uses it yet.
+    unsafe { word.write(1) };
+    Some(word)
 }
 
 #[cfg(miri)]
-fn map_page() -> Option<&'static AtomicU32> {
-    static WORD: AtomicU32 = AtomicU32::new(0);
-    Some(&WORD)
+fn new_word() -> Option<NonNull<u32>> {
+    Some(NonNull::from(Box::leak(Box::new(1))))
 }
 
 open_enum! {

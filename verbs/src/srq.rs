@@ -12,8 +12,9 @@ use crate::cq::{CqInner, CqRoom};
 use crate::error::{CloseError, Error, ErrorKind, from_pointer, from_return};
 use crate::owned::{Destroy, Owned};
 use crate::pd::ProtectionDomain;
-use crate::qp::{PostError, RecvRequest, post_receives};
+use crate::qp::{PostError, RecvRequest, check_receive_sges, link_receives, posted_receives};
 use crate::registry::Registered;
+use crate::slots::{self, PostSrqRecv};
 
 // SAFETY: ibv_destroy_srq returns EBUSY and changes nothing while a queue pair uses the queue, and
 // otherwise returns when the device takes no more receives from it.
@@ -52,22 +53,6 @@ pub struct SrqAttributes {
 ///
 /// Receives in it belong to no queue pair until a message takes one: they are not flushed when a
 /// queue pair fails, and dropping the queue drops them without a completion.
-///
-/// # Example
-///
-/// ```no_run
-/// use verbs::{CompletionQueue, ProtectionDomain, QpType, QueuePair, SharedReceiveQueue};
-///
-/// # fn example(pd: &ProtectionDomain, cq: &CompletionQueue) -> Result<(), verbs::Error> {
-/// let srq = SharedReceiveQueue::new(pd, 128, 1)?;
-/// let qps: Vec<QueuePair> = (0..8)
-///     .map(|_| QueuePair::builder(pd, QpType::RC, cq, cq).srq(&srq).build())
-///     .collect::<Result<_, _>>()?;
-/// // An event of the device says when fewer than 16 receives are left.
-/// srq.arm_limit(16)?;
-/// # Ok(())
-/// # }
-/// ```
 #[doc(alias = "ibv_srq")]
 #[derive(Clone)]
 pub struct SharedReceiveQueue(Arc<Inner>);
@@ -76,6 +61,7 @@ struct Inner {
     // Dropped in this order: no event finds the queue once it is being destroyed.
     registered: Registered,
     owned: Owned<sys::ibv_srq, ProtectionDomain>,
+    post_recv: PostSrqRecv,
     id: SrqId,
     max_sge: u32,
     /// As granted, or as the last resize has left it.
@@ -128,10 +114,13 @@ impl SharedReceiveQueue {
             .map_err(|e| e.with_detail(format!("{max_wr} receives of {max_sge} SGEs")))?;
         // SAFETY: the queue was just made and needs its domain, which is its parent.
         let owned = unsafe { Owned::new(raw, device.origin(), pd.clone()) };
+        // SAFETY: the queue is live.
+        let post_recv = unsafe { slots::of_srq(owned.raw()) };
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Ok(Self(Arc::new(Inner {
             registered: Registered::new(owned.raw(), id, owned.origin()),
             owned,
+            post_recv,
             id: SrqId(id),
             max_sge: init.attr.max_sge,
             max_wr: AtomicU32::new(init.attr.max_wr),
@@ -148,7 +137,7 @@ impl SharedReceiveQueue {
     /// Until the receive has completed, this queue is destroyed, or the region is closed, no Rust
     /// reference exists to any range of its SGEs.
     #[doc(alias = "ibv_post_srq_recv")]
-    #[inline]
+    #[inline(always)]
     pub unsafe fn post_recv(&self, request: &mut RecvRequest<'_>) -> Result<(), PostError> {
         // SAFETY: forwarded to the caller.
         unsafe { self.post_recv_list(std::slice::from_mut(request)) }
@@ -161,17 +150,25 @@ impl SharedReceiveQueue {
     ///
     /// # Safety
     /// As [`post_recv`](Self::post_recv), for every request.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn post_recv_list(&self, requests: &mut [RecvRequest<'_>]) -> Result<(), PostError> {
         let owned = &self.0.owned;
         if !owned.origin().is_current() {
             return Err(PostError::forked());
         }
-        post_receives(requests, self.0.max_sge, |first, bad| {
-            // SAFETY: the queue is live, the list is linked and ends in NULL; the caller answers
-            // for the memory.
-            unsafe { sys::ibv_post_srq_recv(owned.raw(), first, bad) }
-        })
+        let (first, sges) = link_receives(requests);
+        // Not less than the largest of them.
+        if sges > self.0.max_sge {
+            check_receive_sges(requests, self.0.max_sge)?;
+        }
+        if first.is_null() {
+            return Ok(());
+        }
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue is live, the list is linked and ends in NULL; the caller answers for the
+        // memory.
+        let ret = unsafe { (self.0.post_recv)(owned.raw(), first, &mut bad) };
+        posted_receives(requests, ret, bad)
     }
 
     /// Asks for one [`SRQ_LIMIT_REACHED`](crate::AsyncEventKind::SRQ_LIMIT_REACHED) event, once
@@ -294,6 +291,7 @@ impl SharedReceiveQueue {
         let Inner {
             registered,
             owned,
+            post_recv,
             id,
             max_sge,
             max_wr,
@@ -305,6 +303,7 @@ impl SharedReceiveQueue {
             handle: Self(Arc::new(Inner {
                 registered: Registered::new(owned.raw(), id.0, owned.origin()),
                 owned,
+                post_recv,
                 id,
                 max_sge,
                 max_wr,

@@ -14,6 +14,7 @@ use crate::error::{CloseError, Error, ErrorKind, from_return};
 use crate::owned::{Destroy, Owned};
 use crate::process::Origin;
 use crate::registry::Registered;
+use crate::slots::{self, Poll};
 
 // SAFETY: ibv_destroy_cq returns EBUSY and changes nothing while a queue pair uses the queue, and
 // otherwise returns only after every event got was acknowledged.
@@ -41,6 +42,7 @@ pub(crate) struct CqInner {
     registered: Registered,
     acknowledge: Acknowledge,
     pub(super) owned: Owned<sys::ibv_cq, CqParents>,
+    poll: Poll,
     pub(crate) room: Room,
     /// Held while the size is changed.
     resizing: Mutex<()>,
@@ -50,10 +52,13 @@ impl CqInner {
     pub(super) fn new(owned: Owned<sys::ibv_cq, CqParents>, allow_overrun: bool) -> Self {
         // SAFETY: the queue is live, and nobody else knows it yet who could resize it.
         let entries = u32::try_from(unsafe { (*owned.raw()).cqe }).unwrap_or(0);
+        // SAFETY: the queue is live.
+        let poll = unsafe { slots::of_cq(owned.raw()) };
         Self {
             registered: register(&owned),
             acknowledge: Acknowledge::of(&owned),
             owned,
+            poll,
             room: Room::new(entries, allow_overrun),
             resizing: Mutex::new(()),
         }
@@ -74,16 +79,16 @@ impl CqInner {
         }
         let room = i32::try_from(out.len()).unwrap_or(i32::MAX);
         // SAFETY: the queue is live and `out` has room for that many `ibv_wc`.
-        let got = unsafe { sys::ibv_poll_cq(self.raw(), room, out.as_mut_ptr().cast()) };
-        match usize::try_from(got) {
-            Ok(got) if got <= out.len() => {
-                // SAFETY: foreign code was given the first `got` entries to fill, and `got` is at
-                // most the length; any bit pattern is a valid completion, also in the fields that
-                // a provider does not set for this kind of request.
-                Ok(unsafe { filled(out, got) })
-            }
-            _ => Err(PollError::Provider(got)),
+        let got = unsafe { (self.poll)(self.raw(), room, out.as_mut_ptr().cast()) };
+        // A negative number is above every room.
+        if got.cast_unsigned() > room.cast_unsigned() {
+            return Err(PollError::Provider(got));
         }
+        let got = got.cast_unsigned() as usize;
+        // SAFETY: foreign code was given the first `got` entries to fill, and `got` is at most the
+        // room; any bit pattern is a valid completion, also in the fields that a provider does not
+        // set for this kind of request.
+        Ok(unsafe { filled(out, got) })
     }
 
     /// Whether the queue was made by this process.
@@ -139,6 +144,7 @@ impl CqInner {
             registered,
             acknowledge,
             owned,
+            poll,
             room,
             resizing,
         } = self;
@@ -150,6 +156,7 @@ impl CqInner {
                 registered: register(&owned),
                 acknowledge: Acknowledge::of(&owned),
                 owned,
+                poll,
                 room,
                 resizing,
             },

@@ -153,7 +153,7 @@ impl QueuePair {
     /// [`PostErrorKind`]; the data may have as many bytes as
     /// [`max_inline_data`](crate::Capabilities::max_inline_data) says.
     #[doc(alias = "IBV_SEND_INLINE")]
-    #[inline]
+    #[inline(always)]
     pub fn post_inline(&self, request: &InlineRequest<'_>) -> Result<(), PostError> {
         let data = request.data;
         let Ok(len) = u32::try_from(data.len()) else {

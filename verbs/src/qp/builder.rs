@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use rdma_core_sys as sys;
 
+use super::check::Ready;
 use super::extended::{self, ExtendedQueuePair};
 use super::extended_ops::SendOps;
 use super::multicast::Groups;
@@ -17,6 +18,7 @@ use crate::error::{Error, ErrorKind, from_pointer};
 use crate::mw::BoundWindows;
 use crate::owned::Owned;
 use crate::pd::ProtectionDomain;
+use crate::slots;
 use crate::srq::SharedReceiveQueue;
 
 /// Sizes of a queue pair, asked for or granted.
@@ -253,6 +255,8 @@ impl<'a> QueuePairBuilder<'a> {
         fits?;
         // SAFETY: the queue pair is live; its number never changes.
         let number = unsafe { (*owned.raw()).qp_num };
+        // SAFETY: as above.
+        let (post_send, post_recv) = unsafe { slots::of_qp(owned.raw()) };
         Ok(QueuePair {
             attached: Box::new(Attached {
                 windows: BoundWindows::new(number, owned.origin()),
@@ -273,6 +277,9 @@ impl<'a> QueuePairBuilder<'a> {
                 number,
                 has_srq: self.srq.is_some(),
                 state: AtomicU32::new(QpState::RESET.raw()),
+                ready: Ready::default(),
+                post_send,
+                post_recv,
                 modifying: Mutex::new(()),
             },
         })

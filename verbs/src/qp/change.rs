@@ -1,7 +1,6 @@
 //! Changing and asking the state of a queue pair.
 
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
 
 use rdma_core_sys as sys;
 
@@ -39,7 +38,7 @@ impl QueuePair {
             None => error,
         })?;
         if let Some(state) = attributes.state() {
-            self.facts.state.store(state.raw(), Ordering::Release);
+            self.facts.enter(state);
         }
         Ok(())
     }
@@ -50,7 +49,7 @@ impl QueuePair {
     /// - The queue pair is in that state: a send posted before RTS may be carried out much later,
     ///   when its memory is no longer what it was.
     pub unsafe fn record_state(&self, state: QpState) {
-        self.facts.state.store(state.raw(), Ordering::Release);
+        self.facts.enter(state);
     }
 
     /// Ends all work: what is posted completes as flushed, and nothing is accepted from the peer.
@@ -142,7 +141,7 @@ impl QueuePair {
             .map_err(|error| error.with_detail(format!("queue pair {}", self.number())))?;
         let attributes = QpAttributes::from_raw(raw, mask.cast_signed());
         if let Some(state) = attributes.state() {
-            self.facts.state.store(state.raw(), Ordering::Release);
+            self.facts.enter(state);
         }
         let capabilities = Capabilities {
             max_send_wr: init.cap.max_send_wr,

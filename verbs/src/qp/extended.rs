@@ -70,7 +70,8 @@ use crate::process::Origin;
 /// ```
 #[doc(alias = "ibv_qp_ex")]
 pub struct ExtendedQueuePair {
-    qp: QueuePair,
+    // Boxed, or an error that gives the handle back would be large.
+    qp: Box<QueuePair>,
     ex: NonNull<sys::ibv_qp_ex>,
     ops: SendOps,
     /// What was asked for, is there, and is offered by the transport.
@@ -123,7 +124,7 @@ impl ExtendedQueuePair {
                 sizes.max_send_sge
             },
             software: qp.context().attributes().is_of_software(),
-            qp,
+            qp: Box::new(qp),
         })
     }
 
@@ -237,7 +238,7 @@ impl ExtendedQueuePair {
         qp.close().map_err(|failed| CloseError {
             error: failed.error,
             handle: Self {
-                qp: failed.handle,
+                qp: Box::new(failed.handle),
                 ex,
                 ops,
                 granted,

@@ -46,6 +46,7 @@ impl WrOpcode {
     }
 
     /// Whether the data may be copied while posting.
+    #[inline]
     pub(super) fn allows_inline(self) -> bool {
         matches!(
             self,
@@ -59,7 +60,7 @@ impl WrOpcode {
 }
 
 /// A set of opcodes: one bit each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct OpcodeSet(u32);
 
 const DATAGRAM: &[WrOpcode] = &[WrOpcode::SEND, WrOpcode::SEND_WITH_IMM];
@@ -87,34 +88,60 @@ impl OpcodeSet {
         let mut set = Self(0);
         let connected = matches!(qp_type, QpType::RC | QpType::UC);
         if transport == TransportType::IWARP {
-            set = set.with(IWARP);
+            set = set.with_all(IWARP);
         } else {
-            set = set.with(DATAGRAM);
+            set = set.with_all(DATAGRAM);
             if connected {
-                set = set.with(UNRELIABLE);
+                set = set.with_all(UNRELIABLE);
             }
             if qp_type == QpType::RC {
-                set = set.with(RELIABLE);
+                set = set.with_all(RELIABLE);
                 if device.as_raw().atomic_cap != sys::ibv_atomic_cap::IBV_ATOMIC_NONE {
-                    set = set.with(ATOMIC);
+                    set = set.with_all(ATOMIC);
                 }
             }
         }
         if connected && device.has_windows() {
-            set = set.with(KEYS);
+            set = set.with_all(KEYS);
         }
         set
     }
 
     /// The set of just these.
     pub(super) fn of(opcodes: impl Iterator<Item = WrOpcode>) -> Self {
-        opcodes.fold(Self(0), |set, opcode| Self(set.0 | bit(opcode)))
+        opcodes.fold(Self(0), Self::with)
     }
 
-    fn with(self, opcodes: &[WrOpcode]) -> Self {
-        opcodes
-            .iter()
-            .fold(self, |set, &opcode| Self(set.0 | bit(opcode)))
+    /// The set with these bits, one for each opcode.
+    #[inline]
+    pub(super) fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    #[inline]
+    pub(super) fn bits(self) -> u32 {
+        self.0
+    }
+
+    fn with_all(self, opcodes: &[WrOpcode]) -> Self {
+        opcodes.iter().fold(self, |set, &opcode| set.with(opcode))
+    }
+
+    /// The set and this opcode, which is one with a name: their numbers are all below 32.
+    #[inline]
+    pub(super) fn with(self, opcode: WrOpcode) -> Self {
+        Self(self.0 | 1_u32.wrapping_shl(opcode.raw()))
+    }
+
+    #[inline]
+    pub(super) fn without_atomics(self) -> Self {
+        let atomics = Self(0).with(WrOpcode::ATOMIC_CMP_AND_SWP);
+        Self(self.0 & !atomics.with(WrOpcode::ATOMIC_FETCH_AND_ADD).0)
+    }
+
+    #[inline]
+    pub(super) fn contains_all(self, others: Self) -> bool {
+        others.0 & !self.0 == 0
     }
 
     #[inline]

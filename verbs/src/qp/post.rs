@@ -6,11 +6,11 @@ use std::ptr;
 use rdma_core_sys as sys;
 
 use super::QueuePair;
+use super::check::Together;
 use super::opcodes::WrOpcode;
 use super::request::{RecvRequest, SendRequest};
-use super::state::{QpState, QpType};
+use super::state::QpState;
 use crate::error::{ErrnoText, Error, ErrorKind};
-use crate::flags::SendFlags;
 
 /// Why a post was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -148,10 +148,23 @@ impl QueuePair {
     /// A datagram's address handle, or a clone of it, lives until then as well: a device that looks
     /// it up late may find another one in its place.
     #[doc(alias = "ibv_post_send")]
-    #[inline]
+    #[inline(always)]
     pub unsafe fn post_send(&self, request: &mut SendRequest<'_>) -> Result<(), PostError> {
+        request.link(ptr::null_mut());
+        let mut bad = ptr::null_mut();
+        let answer = if self.passes(request) {
+            // SAFETY: the queue pair is live, the list is this request, its size was checked against
+            // what the queue pair was made for; the caller answers for the memory.
+            let ret = unsafe { (self.facts.post_send)(self.as_raw(), &mut request.raw, &mut bad) };
+            if ret == 0 {
+                return Ok(());
+            }
+            Some(ret)
+        } else {
+            None
+        };
         // SAFETY: forwarded to the caller.
-        unsafe { self.post_send_list(std::slice::from_mut(request)) }
+        unsafe { self.settle(std::slice::from_mut(request), answer, bad) }.map_or(Ok(()), Err)
     }
 
     /// Posts a list in one call: the device is told once, and carries the requests out in order.
@@ -164,29 +177,56 @@ impl QueuePair {
     ///
     /// # Safety
     /// As [`post_send`](Self::post_send), for every request.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn post_send_list(&self, requests: &mut [SendRequest<'_>]) -> Result<(), PostError> {
-        self.check_post(QpState::RTS)?;
-        for request in requests.iter() {
-            self.check_send(request)?;
-        }
-        let mut next = ptr::null_mut();
+        let (mut next, mut together) = (ptr::null_mut(), Together::default());
         for request in requests.iter_mut().rev() {
+            together.add(request);
             request.link(next);
             next = ptr::from_mut(&mut request.raw);
         }
-        if next.is_null() {
-            return Ok(());
-        }
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is live, the list is linked and ends in NULL, sizes were checked
-        // against what the queue pair was made for; the caller answers for the memory.
-        let ret = unsafe { sys::ibv_post_send(self.as_raw(), next, &mut bad) };
-        if ret == 0 {
-            return Ok(());
-        }
+        let answer = if !next.is_null() && self.pass(together) {
+            // SAFETY: the queue pair is live, the list is linked and ends in NULL, sizes were checked
+            // against what the queue pair was made for; the caller answers for the memory.
+            let ret = unsafe { (self.facts.post_send)(self.as_raw(), next, &mut bad) };
+            if ret == 0 {
+                return Ok(());
+            }
+            Some(ret)
+        } else {
+            None
+        };
+        // SAFETY: forwarded to the caller.
+        unsafe { self.settle(requests, answer, bad) }.map_or(Ok(()), Err)
+    }
+
+    /// The end of a post that is not plain success: of a linked list that did not pass at first sight
+    /// and is posted here if it may be, or that was answered with an error. Gives the error, if any.
+    ///
+    /// # Safety
+    /// As [`post_send`](Self::post_send), for every request.
+    #[inline(never)]
+    unsafe fn settle(
+        &self,
+        requests: &mut [SendRequest<'_>],
+        answer: Option<i32>,
+        mut bad: *mut sys::ibv_send_wr,
+    ) -> Option<PostError> {
+        let ret = match answer {
+            Some(ret) => ret,
+            None => {
+                if let Err(error) = self.check_sends(requests) {
+                    return Some(error);
+                }
+                let first = &mut requests.first_mut()?.raw;
+                // SAFETY: the queue pair is live, the list is linked and ends in NULL, sizes were
+                // checked against what the queue pair was made for; the caller answers for the memory.
+                unsafe { (self.facts.post_send)(self.as_raw(), first, &mut bad) }
+            }
+        };
         let first = requests.as_ptr().cast::<sys::ibv_send_wr>();
-        Err(post_failed(ret, first, bad, requests.len()))
+        (ret != 0).then(|| post_failed(ret, first, bad, requests.len()))
     }
 
     /// Posts one receive.
@@ -198,7 +238,7 @@ impl QueuePair {
     /// Until the receive has completed, the queue pair is destroyed, or the region is closed, no
     /// Rust reference exists to any range of its SGEs.
     #[doc(alias = "ibv_post_recv")]
-    #[inline]
+    #[inline(always)]
     pub unsafe fn post_recv(&self, request: &mut RecvRequest<'_>) -> Result<(), PostError> {
         // SAFETY: forwarded to the caller.
         unsafe { self.post_recv_list(std::slice::from_mut(request)) }
@@ -211,127 +251,42 @@ impl QueuePair {
     ///
     /// # Safety
     /// As [`post_recv`](Self::post_recv), for every request.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn post_recv_list(&self, requests: &mut [RecvRequest<'_>]) -> Result<(), PostError> {
-        self.check_post(QpState::INIT)?;
-        if self.facts.has_srq {
-            return Err(PostError::refused(PostErrorKind::SharedReceives));
+        let (first, sges) = link_receives(requests);
+        if !self.may_receive(sges) {
+            self.check_recvs(requests)?;
         }
-        post_receives(
-            requests,
-            self.facts.capabilities.max_recv_sge,
-            |first, bad| {
-                // SAFETY: the queue pair is live, the list is linked and ends in NULL; the caller
-                // answers for the memory.
-                unsafe { sys::ibv_post_recv(self.as_raw(), first, bad) }
-            },
-        )
-    }
-
-    /// Whether the queue pair belongs to this process and has come at least as far as `least`.
-    ///
-    /// A send refused by a device before RTS may be carried out later, so it is never tried. In the
-    /// error state posting is allowed: the request is flushed.
-    #[inline]
-    pub(super) fn check_post(&self, least: QpState) -> Result<(), PostError> {
-        let state = self.state();
-        if !self.owned.origin().is_current() {
-            return Err(PostError::refused(PostErrorKind::Forked));
-        }
-        if state.raw() < least.raw() {
-            return Err(PostError::refused(PostErrorKind::State(state)));
-        }
-        Ok(())
-    }
-
-    /// Whether `ah` is an address handle of this queue pair's device: providers look into any other.
-    #[inline]
-    pub(super) fn reaches(&self, ah: *mut sys::ibv_ah) -> bool {
-        if ah.is_null() {
-            return false;
-        }
-        // SAFETY: not null, so a handle that the request borrows.
-        let theirs = unsafe { (*ah).context };
-        // SAFETY: the queue pair is live; the field never changes.
-        let ours = unsafe { (*self.as_raw()).context };
-        theirs == ours
-    }
-
-    /// Whether the queue pair offers the operation: providers look it up without a check.
-    #[inline]
-    pub(super) fn check_opcode(&self, opcode: WrOpcode) -> Result<(), PostError> {
-        if self.facts.opcodes.contains(opcode) {
+        if first.is_null() {
             return Ok(());
         }
-        Err(PostError::refused(PostErrorKind::Unsupported(opcode)))
-    }
-
-    #[inline]
-    fn check_send(&self, request: &SendRequest<'_>) -> Result<(), PostError> {
-        let limits = self.capabilities();
-        let given = request.sge_count();
-        if given > limits.max_send_sge {
-            let max = limits.max_send_sge;
-            return Err(PostError::refused(PostErrorKind::TooManySges {
-                given,
-                max,
-            }));
-        }
-        let opcode = request.opcode();
-        self.check_opcode(opcode)?;
-        if opcode.is_atomic() {
-            let (addr, len) = (request.atomic_address(), request.total_len());
-            if addr % 8 != 0 || len != 8 {
-                return Err(PostError::refused(PostErrorKind::NotEightBytes {
-                    addr,
-                    len,
-                }));
-            }
-        }
-        if self.facts.qp_type == QpType::UD && !self.reaches(request.address()) {
-            return Err(PostError::refused(PostErrorKind::NoAddress));
-        }
-        if request.flags().contains(SendFlags::INLINE) {
-            if !opcode.allows_inline() {
-                return Err(PostError::refused(PostErrorKind::InlineNotAllowed(opcode)));
-            }
-            let (given, max) = (request.total_len(), limits.max_inline_data);
-            if given > u64::from(max) {
-                return Err(PostError::refused(PostErrorKind::InlineTooLong {
-                    given,
-                    max,
-                }));
-            }
-        }
-        Ok(())
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is live, the list is linked and ends in NULL; the caller answers for
+        // the memory.
+        let ret = unsafe { (self.facts.post_recv)(self.as_raw(), first, &mut bad) };
+        posted_receives(requests, ret, bad)
     }
 }
 
-/// Checks and links receives, and has them posted by `post`, which gets the first and a place for
-/// the one that was refused.
+/// Links receives to a list that ends in NULL. Gives the first, and all bits of their SGE counts.
 #[inline]
-pub(crate) fn post_receives(
-    requests: &mut [RecvRequest<'_>],
-    max_sge: u32,
-    post: impl FnOnce(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> i32,
-) -> Result<(), PostError> {
-    let mut next = ptr::null_mut();
+pub(crate) fn link_receives(requests: &mut [RecvRequest<'_>]) -> (*mut sys::ibv_recv_wr, u32) {
+    let (mut next, mut sges) = (ptr::null_mut(), 0);
     for request in requests.iter_mut().rev() {
-        let given = request.sge_count();
-        if given > max_sge {
-            return Err(PostError::refused(PostErrorKind::TooManySges {
-                given,
-                max: max_sge,
-            }));
-        }
+        sges |= request.sge_count();
         request.link(next);
         next = ptr::from_mut(&mut request.raw);
     }
-    if next.is_null() {
-        return Ok(());
-    }
-    let mut bad = ptr::null_mut();
-    let ret = post(next, &mut bad);
+    (next, sges)
+}
+
+/// What became of `requests`, posted with the answer `ret` and the first that was refused.
+#[inline]
+pub(crate) fn posted_receives(
+    requests: &[RecvRequest<'_>],
+    ret: i32,
+    bad: *mut sys::ibv_recv_wr,
+) -> Result<(), PostError> {
     if ret == 0 {
         return Ok(());
     }
@@ -343,6 +298,7 @@ pub(crate) fn post_receives(
 ///
 /// With no `bad` pointer, or one that is not in the list, all of them may have been taken.
 #[cold]
+#[inline(never)]
 fn post_failed<T>(ret: i32, first: *const T, bad: *mut T, len: usize) -> PostError {
     let errno = ret.saturating_abs();
     let offset = (bad as usize).checked_sub(first as usize);

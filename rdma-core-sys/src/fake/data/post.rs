@@ -232,10 +232,14 @@ impl World {
                 .flat_map(|sge| unsafe { memory::copy(sge.addr, sge.length as usize) })
                 .collect()
         });
-        // SAFETY: every arm of the union is plain integers, and the request is written as a whole.
-        let atomic = unsafe { request.wr.atomic };
-        // SAFETY: as above.
+        // SAFETY: every operation writes target and key, or zeroes in their place.
         let rdma = unsafe { request.wr.rdma };
+        let atomic = if is_atomic(request.opcode.0) {
+            // SAFETY: the operation says that this arm is written.
+            unsafe { request.wr.atomic }
+        } else {
+            Default::default()
+        };
         // SAFETY: as above.
         let imm = unsafe { request.__bindgen_anon_1.imm_data };
         let rkey = if is_atomic(request.opcode.0) {
