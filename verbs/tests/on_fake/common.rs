@@ -147,7 +147,10 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn in_reset() -> Result<Self, Error> {
-        let context = open()?;
+        Self::of(open()?)
+    }
+
+    pub(crate) fn of(context: Context) -> Result<Self, Error> {
         let pd = ProtectionDomain::new(&context)?;
         let cq = || {
             let channel = CompletionChannel::new(&context)?;

@@ -190,7 +190,12 @@ const PEERS: &[Need] = &[
         "ib_send_lat",
         "C peers of the interoperation tests",
     ),
-    tool("valgrind", "valgrind", "memory checks of the tools"),
+    tool(
+        "valgrind",
+        "valgrind",
+        "memory checks of the tools, and the count of instructions",
+    ),
+    tool("binutils", "objdump", "shows the code that is counted"),
     tool("libcap2-bin", "capsh", "runs tests without capabilities"),
     tool("util-linux", "setpriv", "runs tests as a plain user"),
     XZ,

@@ -32,27 +32,6 @@ const NO_LEAKS: &[&str] = &["--skip", "leaks_"];
 /// The guest with newer kernel and libraries.
 const GUEST: &str = "debian13";
 
-/// The guest whose headers are the newest that there are.
-const NEWEST: &str = "sid";
-
-/// What to build for the tests that compare the bindings with headers and libraries.
-const WITH_HEADERS: &[&str] = &[
-    "--package",
-    "rdma-core-sys",
-    "--test",
-    "complete",
-    "--test",
-    "constants",
-    "--test",
-    "inlines",
-    "--test",
-    "layout",
-    "--test",
-    "parity",
-    "--test",
-    "signatures",
-];
-
 /// What the test programs are told of the tests of what only newer kernels and libraries have.
 const NATIVE_ELSEWHERE: (&str, &str) = ("RPMA_TEST_NATIVE", "elsewhere");
 const NATIVE_ONLY: (&str, &str) = ("RPMA_TEST_NATIVE", "only");
@@ -69,41 +48,6 @@ pub(super) fn host(options: &Options) -> Result<Outcome> {
     })
 }
 
-/// The tests of the bindings once more, with headers and libraries of later releases; with the long tests those of the newest
-/// release too, which may have things that are not bound yet.
-pub(super) fn headers(options: &Options) -> Result<Outcome> {
-    let guests: &[&str] = if options.full {
-        &[GUEST, NEWEST]
-    } else {
-        &[GUEST]
-    };
-    let mut all = Outcome::default();
-    for guest in guests {
-        let config = vm::Config::from_environment(None, Some((*guest).to_owned()));
-        let (headers, libraries) =
-            match config.and_then(|config| vm::headers_and_libraries(&config)) {
-                Ok(folders) => folders,
-                Err(error) => return Ok(Outcome::missing(error)),
-            };
-        let outcome = step(Run {
-            name: "headers",
-            cargo: Command::new(cargo()),
-            words: words("test", WITH_HEADERS, options, &[]),
-            settings: &[],
-            variables: vec![
-                variable("RDMA_CORE_SYS_TEST_HEADERS", &headers.to_string_lossy()),
-                variable("RDMA_CORE_SYS_TEST_LIBRARIES", &libraries.to_string_lossy()),
-            ],
-            deadline: options.deadline,
-        })?;
-        all.count = all.count.plus(outcome.count);
-        all.failure = all.failure.or(outcome
-            .failure
-            .map(|how| format!("{how} (those of {guest})")));
-    }
-    Ok(all)
-}
-
 /// The tests on the fake device: the crates built so that no C library is linked.
 pub(super) fn fake(options: &Options) -> Result<Outcome> {
     step(Run {
@@ -112,6 +56,28 @@ pub(super) fn fake(options: &Options) -> Result<Outcome> {
         words: words("test", ON_FAKE, options, &[]),
         settings: &[],
         variables: fake_variables("fake", ""),
+        deadline: options.deadline,
+    })
+}
+
+/// Whether the costs are to be counted: they have the word in their names.
+pub(super) fn counts_instructions(options: &Options) -> bool {
+    let filter = options.filter.as_deref();
+    filter.is_none_or(|filter| filter.contains("instructions"))
+}
+
+/// What posting and polling on the fake device cost, in instructions, as those who use it build it.
+pub(super) fn instructions(options: &Options) -> Result<Outcome> {
+    let what = ["--package", "verbs", "--bench", "instructions"];
+    let mut variables = fake_variables("fake", "");
+    // What it needs was installed in the beginning.
+    variables.push(variable("RPMA_REQUIRE_ALL", "1"));
+    step(Run {
+        name: "instructions",
+        cargo: Command::new(cargo()),
+        words: words("bench", &what, options, &[]),
+        settings: &[],
+        variables,
         deadline: options.deadline,
     })
 }

@@ -1,0 +1,345 @@
+//! Each operation twice: by `verbs`, and by the inline functions of `rdma-core-sys` on a zeroed request.
+//!
+//! The functions have plain symbols, by which callgrind finds them. Each ends at the first failure, as programs do, and gives
+//! the number of rounds that succeeded.
+
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use verbs::{InlineRequest, RecvRequest, SendFlags, SendRequest, Sge, WorkCompletion, sys};
+
+use super::rig::{LENGTH, Rig, set_ready};
+
+/// A loop over one operation: the rounds to make, and how many succeeded.
+type Loop = extern "C" fn(&Rig, u64) -> u64;
+
+/// One operation.
+#[derive(Clone, Copy)]
+pub(crate) struct Operation {
+    pub(crate) name: &'static str,
+    /// How many instructions more than the raw loop it may take.
+    pub(crate) allowed: f64,
+    pub(crate) raw: (&'static str, Loop),
+    pub(crate) ours: (&'static str, Loop),
+    /// Completions that a poll finds.
+    ready: i32,
+}
+
+impl Operation {
+    /// Runs both loops, and gives the number of rounds that failed or were not made.
+    pub(crate) fn run(&self, rig: &Rig, rounds: u64) -> u64 {
+        set_ready(self.ready);
+        2 * rounds - self.raw.1(rig, rounds) - self.ours.1(rig, rounds)
+    }
+}
+
+/// Defines the loops, with the list of them.
+macro_rules! operations {
+    ($(
+        $name:literal, +$allowed:literal, $ready:literal ready:
+        $raw:ident = |$raw_rig:ident, $raw_round:ident| $raw_body:block
+        $ours:ident = |$our_rig:ident, $our_round:ident| $our_body:block
+    )*) => {
+        $(
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            extern "C" fn $raw($raw_rig: &Rig, rounds: u64) -> u64 {
+                for $raw_round in 0..rounds {
+                    let succeeded: bool = $raw_body;
+                    if !succeeded {
+                        return $raw_round;
+                    }
+                }
+                rounds
+            }
+
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            extern "C" fn $ours($our_rig: &Rig, rounds: u64) -> u64 {
+                for $our_round in 0..rounds {
+                    let succeeded: bool = $our_body;
+                    if !succeeded {
+                        return $our_round;
+                    }
+                }
+                rounds
+            }
+        )*
+
+        /// All of them, in the order of the table.
+        pub(crate) const OPERATIONS: &[Operation] = &[$(
+            Operation {
+                name: $name,
+                allowed: $allowed,
+                raw: (stringify!($raw), $raw),
+                ours: (stringify!($ours), $ours),
+                ready: $ready,
+            },
+        )*];
+    };
+}
+
+operations! {
+    "write, unsignaled", +0.0, 0 ready:
+    measured_raw_write = |rig, round| {
+        raw_rdma(rig, round, sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE, NONE)
+    }
+    measured_verbs_write = |rig, round| {
+        let sges = [sge(rig, round)];
+        post(rig, SendRequest::write(round, &sges, rig.remote))
+    }
+
+    "write, signaled", +0.0, 0 ready:
+    measured_raw_write_signaled = |rig, round| {
+        raw_rdma(rig, round, sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE, SIGNALED)
+    }
+    measured_verbs_write_signaled = |rig, round| {
+        let sges = [sge(rig, round)];
+        let request = SendRequest::write(round, &sges, rig.remote);
+        post(rig, request.with_flags(SendFlags::SIGNALED))
+    }
+
+    "read", +0.0, 0 ready:
+    measured_raw_read = |rig, round| {
+        raw_rdma(rig, round, sys::ibv_wr_opcode::IBV_WR_RDMA_READ, SIGNALED)
+    }
+    measured_verbs_read = |rig, round| {
+        let sges = [sge(rig, round)];
+        let request = SendRequest::read(round, &sges, rig.remote);
+        post(rig, request.with_flags(SendFlags::SIGNALED))
+    }
+
+    "send", +0.0, 0 ready:
+    measured_raw_send = |rig, round| {
+        let mut sge = raw_sge(rig, round);
+        let mut wr = raw_send(round, &mut sge, sys::ibv_wr_opcode::IBV_WR_SEND, SIGNALED);
+        raw_post(rig, &mut wr)
+    }
+    measured_verbs_send = |rig, round| {
+        let sges = [sge(rig, round)];
+        post(rig, SendRequest::send(round, &sges).with_flags(SendFlags::SIGNALED))
+    }
+
+    "send, inline", +0.0, 0 ready:
+    measured_raw_send_inline = |rig, round| {
+        let data = round.to_ne_bytes();
+        let mut sge = sys::ibv_sge {
+            addr: data.as_ptr().expose_provenance() as u64,
+            length: LENGTH,
+            lkey: 0,
+        };
+        let mut wr = raw_send(round, &mut sge, sys::ibv_wr_opcode::IBV_WR_SEND, INLINE);
+        raw_post(rig, &mut wr)
+    }
+    measured_verbs_send_inline = |rig, round| {
+        let data = round.to_ne_bytes();
+        rig.pair.a.post_inline(&InlineRequest::send(round, &data)).is_ok()
+    }
+
+    "compare and swap", +0.0, 0 ready:
+    measured_raw_compare_and_swap = |rig, round| {
+        raw_atomic(rig, round, sys::ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, round + 1)
+    }
+    measured_verbs_compare_and_swap = |rig, round| {
+        let sges = [sge(rig, round)];
+        let request = SendRequest::compare_and_swap(round, &sges, rig.remote, round, round + 1);
+        post(rig, request.with_flags(SendFlags::SIGNALED))
+    }
+
+    "fetch and add", +0.0, 0 ready:
+    measured_raw_fetch_and_add = |rig, round| {
+        raw_atomic(rig, round, sys::ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, 0)
+    }
+    measured_verbs_fetch_and_add = |rig, round| {
+        let sges = [sge(rig, round)];
+        let request = SendRequest::fetch_and_add(round, &sges, rig.remote, round);
+        post(rig, request.with_flags(SendFlags::SIGNALED))
+    }
+
+    "16 writes, one doorbell", +0.0, 0 ready:
+    measured_raw_list = |rig, round| {
+        let mut sges: [_; LIST] = std::array::from_fn(|at| raw_sge(rig, round + at as u64));
+        let mut list: [_; LIST] = std::array::from_fn(|at| {
+            let opcode = sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+            let mut wr = raw_send(round + at as u64, &mut sges[at], opcode, NONE);
+            wr.wr.rdma.remote_addr = rig.remote.addr;
+            wr.wr.rdma.rkey = rig.remote.rkey.0;
+            wr
+        });
+        for at in 1..LIST {
+            list[at - 1].next = &mut list[at];
+        }
+        raw_post(rig, &mut list[0])
+    }
+    measured_verbs_list = |rig, round| {
+        let sges: [_; LIST] = std::array::from_fn(|at| [sge(rig, round + at as u64)]);
+        let mut list: [_; LIST] = std::array::from_fn(|at| {
+            SendRequest::write(round + at as u64, &sges[at], rig.remote)
+        });
+        // SAFETY: the region covers every place, and the provider reaches none of them.
+        unsafe { rig.pair.a.post_send_list(&mut list) }.is_ok()
+    }
+
+    "receive", +0.0, 0 ready:
+    measured_raw_recv = |rig, round| {
+        let mut sge = raw_sge(rig, round);
+        let mut wr = raw_recv(round, &mut sge);
+        let mut bad = ptr::null_mut();
+        // SAFETY: queue pair and list are live; the provider reaches no memory.
+        unsafe { sys::ibv_post_recv(rig.qp, &mut wr, &mut bad) == 0 }
+    }
+    measured_verbs_recv = |rig, round| {
+        let sges = [sge(rig, round)];
+        let mut request = RecvRequest::new(round, &sges);
+        // SAFETY: the region covers the place, and the provider does not reach it.
+        unsafe { rig.pair.a.post_recv(&mut request) }.is_ok()
+    }
+
+    "receive, shared queue", +0.0, 0 ready:
+    measured_raw_srq_recv = |rig, round| {
+        let mut sge = raw_sge(rig, round);
+        let mut wr = raw_recv(round, &mut sge);
+        let mut bad = ptr::null_mut();
+        // SAFETY: queue and list are live; the provider reaches no memory.
+        unsafe { sys::ibv_post_srq_recv(rig.raw_srq, &mut wr, &mut bad) == 0 }
+    }
+    measured_verbs_srq_recv = |rig, round| {
+        let sges = [sge(rig, round)];
+        let mut request = RecvRequest::new(round, &sges);
+        // SAFETY: the region covers the place, and the provider does not reach it.
+        unsafe { rig.srq.post_recv(&mut request) }.is_ok()
+    }
+
+    "poll, 1 of 1", +3.0, 1 ready:
+    measured_raw_poll_1 = |rig, _round| { raw_poll::<1>(rig) == Some(1) }
+    measured_verbs_poll_1 = |rig, _round| { poll::<1>(rig) == Some(1) }
+
+    "poll, 16 of 16", +0.0, 16 ready:
+    measured_raw_poll_16 = |rig, _round| { raw_poll::<16>(rig) == Some(16) }
+    measured_verbs_poll_16 = |rig, _round| { poll::<16>(rig) == Some(16) }
+
+    "poll, empty", +5.0, 0 ready:
+    measured_raw_poll_empty = |rig, _round| { raw_poll::<16>(rig) == Some(0) }
+    measured_verbs_poll_empty = |rig, _round| { poll::<16>(rig) == Some(0) }
+
+    "write, signaled, and poll", +0.0, 1 ready:
+    measured_raw_write_and_poll = |rig, round| {
+        raw_rdma(rig, round, sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE, SIGNALED)
+            && raw_poll::<1>(rig) == Some(1)
+    }
+    measured_verbs_write_and_poll = |rig, round| {
+        let sges = [sge(rig, round)];
+        let request = SendRequest::write(round, &sges, rig.remote);
+        post(rig, request.with_flags(SendFlags::SIGNALED)) && poll::<1>(rig) == Some(1)
+    }
+}
+
+/// Requests of a list.
+const LIST: usize = 16;
+
+const NONE: sys::ibv_send_flags = sys::ibv_send_flags(0);
+const SIGNALED: sys::ibv_send_flags = sys::ibv_send_flags::IBV_SEND_SIGNALED;
+const INLINE: sys::ibv_send_flags = sys::ibv_send_flags::IBV_SEND_INLINE;
+
+#[inline(always)]
+fn sge(rig: &Rig, round: u64) -> Sge {
+    Sge::new(rig.place(round), LENGTH, rig.lkey)
+}
+
+#[inline(always)]
+fn post(rig: &Rig, mut request: SendRequest<'_>) -> bool {
+    // SAFETY: the region covers the place, and the provider does not reach it.
+    unsafe { rig.pair.a.post_send(&mut request) }.is_ok()
+}
+
+/// Polls into an array, and gives the number of completions if all are successes.
+#[inline(always)]
+fn poll<const N: usize>(rig: &Rig) -> Option<usize> {
+    let mut out = [const { MaybeUninit::<WorkCompletion>::uninit() }; N];
+    let completions = rig.pair.a_cq.poll(&mut out).ok()?;
+    let successes = completions.iter().all(|wc| wc.result().is_ok());
+    successes.then_some(completions.len())
+}
+
+#[inline(always)]
+fn raw_sge(rig: &Rig, round: u64) -> sys::ibv_sge {
+    sys::ibv_sge {
+        addr: rig.place(round),
+        length: LENGTH,
+        lkey: rig.lkey.0,
+    }
+}
+
+/// A zeroed request with the fields that all have.
+#[inline(always)]
+fn raw_send(
+    wr_id: u64,
+    sge: &mut sys::ibv_sge,
+    opcode: sys::ibv_wr_opcode,
+    flags: sys::ibv_send_flags,
+) -> sys::ibv_send_wr {
+    // SAFETY: the struct holds integers, pointers and unions of them: zero is a value.
+    let mut wr: sys::ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
+    wr.wr_id = wr_id;
+    wr.sg_list = sge;
+    wr.num_sge = 1;
+    wr.opcode = opcode;
+    wr.send_flags = flags.0;
+    wr
+}
+
+/// A zeroed receive with its fields.
+#[inline(always)]
+fn raw_recv(wr_id: u64, sge: &mut sys::ibv_sge) -> sys::ibv_recv_wr {
+    // SAFETY: the struct holds integers and pointers: zero is a value.
+    let mut wr: sys::ibv_recv_wr = unsafe { MaybeUninit::zeroed().assume_init() };
+    wr.wr_id = wr_id;
+    wr.sg_list = sge;
+    wr.num_sge = 1;
+    wr
+}
+
+#[inline(always)]
+fn raw_post(rig: &Rig, wr: &mut sys::ibv_send_wr) -> bool {
+    let mut bad = ptr::null_mut();
+    // SAFETY: queue pair and list are live; the provider reaches no memory.
+    unsafe { sys::ibv_post_send(rig.qp, wr, &mut bad) == 0 }
+}
+
+#[inline(always)]
+fn raw_rdma(rig: &Rig, round: u64, opcode: sys::ibv_wr_opcode, flags: sys::ibv_send_flags) -> bool {
+    let mut sge = raw_sge(rig, round);
+    let mut wr = raw_send(round, &mut sge, opcode, flags);
+    wr.wr.rdma.remote_addr = rig.remote.addr;
+    wr.wr.rdma.rkey = rig.remote.rkey.0;
+    raw_post(rig, &mut wr)
+}
+
+#[inline(always)]
+fn raw_atomic(rig: &Rig, round: u64, opcode: sys::ibv_wr_opcode, swap: u64) -> bool {
+    let mut sge = raw_sge(rig, round);
+    let mut wr = raw_send(round, &mut sge, opcode, SIGNALED);
+    wr.wr.atomic = sys::ibv_send_wr_atomic {
+        remote_addr: rig.remote.addr,
+        compare_add: round,
+        swap,
+        rkey: rig.remote.rkey.0,
+    };
+    raw_post(rig, &mut wr)
+}
+
+#[inline(always)]
+fn raw_poll<const N: usize>(rig: &Rig) -> Option<usize> {
+    let mut out = [const { MaybeUninit::<sys::ibv_wc>::uninit() }; N];
+    let room = i32::try_from(N).expect("small");
+    // SAFETY: the queue is live, and `out` has that much room.
+    let got = unsafe { sys::ibv_poll_cq(rig.cq, room, out.as_mut_ptr().cast()) };
+    let got = usize::try_from(got).ok()?;
+    let filled = &out[..got];
+    // SAFETY: the provider has filled that many.
+    let completions =
+        unsafe { std::slice::from_raw_parts(filled.as_ptr().cast::<sys::ibv_wc>(), got) };
+    let success = sys::ibv_wc_status::IBV_WC_SUCCESS;
+    let successes = completions.iter().all(|wc| wc.status == success);
+    successes.then_some(got)
+}
