@@ -21,6 +21,8 @@ pub(crate) struct Environment {
     pub(crate) no_pkg_config: bool,
     /// Nothing is to be linked: asked for, or only documentation is made, or the fake device defines every symbol itself.
     pub(crate) no_link: bool,
+    /// The program is to be linked statically.
+    pub(crate) is_static: bool,
     #[cfg(feature = "bindgen")]
     pub(crate) bindings_copy: Option<PathBuf>,
 }
@@ -34,6 +36,8 @@ impl Environment {
             no_link: is_set("RDMA_CORE_NO_LINK")
                 | is_set("DOCS_RS")
                 | env::var_os("CARGO_CFG_RDMA_FAKE").is_some(),
+            is_static: env::var("CARGO_CFG_TARGET_FEATURE")
+                .is_ok_and(|features| features.split(',').any(|feature| feature == "crt-static")),
             #[cfg(feature = "bindgen")]
             bindings_copy: path("RDMA_CORE_BINDINGS_COPY"),
         }
@@ -50,7 +54,14 @@ pub(crate) struct Found {
     pub(crate) release: Option<String>,
 }
 
+/// Said instead of building what would find no device.
+const STATIC: &str = "a static program finds no RDMA device, because libibverbs loads the device drivers with dlopen: build without \
+     the target feature `crt-static` (RUSTFLAGS=-Ctarget-feature=-crt-static)";
+
 pub(crate) fn find(environment: &Environment) -> Result<Found, String> {
+    if environment.is_static {
+        return Err(STATIC.to_owned());
+    }
     if let Some(dir) = &environment.lib_dir {
         return in_directory(dir);
     }

@@ -211,6 +211,36 @@ fn says_what_is_missing_and_what_to_set() {
 }
 
 #[test]
+fn a_static_program_is_refused_with_the_reason() {
+    let mut command = cargo(
+        &target_dir("missing"),
+        &["check", "--lib", "--target", &host_triple()],
+    );
+    command.env("RUSTFLAGS", "-Ctarget-feature=+crt-static");
+    let output = run(command);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{text}");
+    let first = text.lines().find(|line| line.starts_with("error"));
+    let first = first.unwrap_or_else(|| panic!("no error:\n{text}"));
+    for word in ["dlopen", "no RDMA device", "-crt-static"] {
+        assert!(
+            first.contains(word),
+            "{word} is not in the first line:\n{text}"
+        );
+    }
+}
+
+/// What this compiler builds for unless told otherwise. With `--target`, flags are not for build scripts.
+fn host_triple() -> String {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.arg("-vV");
+    let output = run(command);
+    let text = String::from_utf8(output.stdout).expect("cargo prints text");
+    let line = text.lines().find_map(|line| line.strip_prefix("host: "));
+    line.expect("cargo names its host").to_owned()
+}
+
+#[test]
 fn variables_take_the_place_of_pkg_config() {
     let dir = target_dir("variables");
 

@@ -94,6 +94,37 @@ fn exported_functions_link() {
     });
 }
 
+#[cfg(not(rdma_fake))]
+#[test]
+fn the_libraries_are_loaded_at_the_start_and_the_drivers_by_them() {
+    // Called, or a linker that drops what is not needed would rightly drop the library.
+    // SAFETY: a number that no event has is data to this function.
+    let text = unsafe { rdma_event_str(rdma_cm_event_type(9999)) };
+    assert!(!text.is_null());
+    let program = std::env::current_exe().expect("this program has a path");
+    let output = std::process::Command::new("readelf")
+        .arg("-d")
+        .arg(&program)
+        .output()
+        .expect("readelf is installed with the C compiler");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let needed: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains("(NEEDED)"))
+        .filter_map(|line| line.split(['[', ']']).nth(1))
+        .collect();
+    for library in ["libibverbs.so.1", "librdmacm.so.1"] {
+        assert!(
+            needed.contains(&library),
+            "{library} is not needed: {needed:?}"
+        );
+    }
+    assert!(
+        !needed.iter().any(|name| name.contains("rdmav")),
+        "a driver is: {needed:?}"
+    );
+}
+
 #[test]
 fn the_library_answers() {
     // SAFETY: a number that no status has is data to this function.

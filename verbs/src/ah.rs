@@ -175,6 +175,24 @@ impl Address {
 ///
 /// Keep a handle until the sends that use it have completed: some devices look the address up only
 /// when they carry the request out, and then fail it.
+///
+/// # Example
+///
+/// Answering a datagram, whose sender stands in the first 40 bytes of the receive's buffer:
+///
+/// ```no_run
+/// use verbs::*;
+///
+/// # fn example(qp: &QueuePair, completion: &WorkCompletion, grh: &[u8; 40], answer: &[Sge]) -> Result<(), Box<dyn std::error::Error>> {
+/// let received = completion.result()?;
+/// let sender = AddressHandle::of_sender(qp.pd(), 1, &received, grh)?;
+/// let mut request = SendRequest::datagram(9, answer, &sender, received.src_qp(), 0x1111_1111);
+/// // SAFETY: the memory of `answer` stays registered and unchanged until the completion, and
+/// // `sender` is kept as long.
+/// unsafe { qp.post_send(&mut request)? };
+/// # Ok(())
+/// # }
+/// ```
 #[doc(alias = "ibv_ah")]
 #[derive(Clone)]
 pub struct AddressHandle(Arc<Owned<sys::ibv_ah, ProtectionDomain>>);

@@ -113,6 +113,23 @@ impl fmt::Display for AsyncEvent {
 ///
 /// The descriptor ([`AsFd`]) is non-blocking and becomes readable with an event. An event read from
 /// it by other means is never acknowledged, and dropping its object then waits for ever.
+///
+/// # Example
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use verbs::{AsyncEventKind, Context, Deadline, Error};
+///
+/// # fn example(context: &Context) -> Result<(), Error> {
+/// let events = context.async_events()?;
+/// let event = events.next(Deadline::after(Duration::from_secs(60)))?;
+/// if event.kind() == AsyncEventKind::DEVICE_FATAL {
+///     println!("the device is gone");
+/// }
+/// println!("{event}");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct AsyncEvents(Context);
 

@@ -230,6 +230,16 @@ impl Context {
     ///
     /// # Errors
     /// As [`GidChoice::by_address`] and [`GidChoice::best`].
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// # fn example(context: &verbs::Context) -> Result<(), verbs::Error> {
+    /// let choice = context.choose_gid(1, None)?;
+    /// println!("index {}: {:?}, because {:?}", choice.sgid_index()?, choice.entry, choice.reason);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn choose_gid(&self, port: u8, ip: Option<IpAddr>) -> Result<GidChoice, Error> {
         let mut entries = self.gid_table()?;
         entries.retain(|entry| entry.port == u32::from(port));

@@ -42,6 +42,31 @@ open_enum! {
 /// ([`is_freed`](Self::is_freed)), since a device waits for minutes otherwise. A region cannot be
 /// closed while a window is bound to it: unbind, invalidate or close the window first. On SoftRoCE a
 /// write past a window of type 1 succeeds as long as it stays inside the region.
+///
+/// # Example
+///
+/// A key for 64 bytes of a region, which is taken back without touching the region:
+///
+/// ```no_run
+/// use verbs::*;
+///
+/// # fn example(qp: &QueuePair, region: &MemoryRegion) -> Result<(), Error> {
+/// let window = MemoryWindow::new(qp.pd(), WindowType::TYPE_2)?;
+/// let key = qp.bind(&window, &WindowBind {
+///     wr_id: 1,
+///     region,
+///     offset: 4096,
+///     len: 64,
+///     access: AccessFlags::REMOTE_READ,
+///     flags: SendFlags::SIGNALED,
+/// })?;
+/// // Give `key` to the peer once the bind has completed. Later:
+/// let mut invalidate = SendRequest::local_invalidate(2, key).with_flags(SendFlags::SIGNALED);
+/// // SAFETY: the request names no memory.
+/// unsafe { qp.post_send(&mut invalidate)? };
+/// # Ok(())
+/// # }
+/// ```
 #[doc(alias = "ibv_mw")]
 #[derive(Clone)]
 pub struct MemoryWindow(Arc<Inner>);

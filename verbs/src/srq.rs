@@ -53,6 +53,22 @@ pub struct SrqAttributes {
 ///
 /// Receives in it belong to no queue pair until a message takes one: they are not flushed when a
 /// queue pair fails, and dropping the queue drops them without a completion.
+///
+/// # Example
+///
+/// ```no_run
+/// use verbs::{CompletionQueue, ProtectionDomain, QpType, QueuePair, SharedReceiveQueue};
+///
+/// # fn example(pd: &ProtectionDomain, cq: &CompletionQueue) -> Result<(), verbs::Error> {
+/// let srq = SharedReceiveQueue::new(pd, 128, 1)?;
+/// let qps: Vec<QueuePair> = (0..8)
+///     .map(|_| QueuePair::builder(pd, QpType::RC, cq, cq).srq(&srq).build())
+///     .collect::<Result<_, _>>()?;
+/// // An event of the device says when fewer than 16 receives are left.
+/// srq.arm_limit(16)?;
+/// # Ok(())
+/// # }
+/// ```
 #[doc(alias = "ibv_srq")]
 #[derive(Clone)]
 pub struct SharedReceiveQueue(Arc<Inner>);

@@ -15,7 +15,7 @@ Environment:
   RDMA_RUST_DEVICE            where the device is taken from: auto (default), host, vm
   RDMA_RUST_VM_CACHE          folder of kernels, logs and VM state (default: $XDG_CACHE_HOME/rdma-rust-vm or ~/.cache/rdma-rust-vm)
   RDMA_RUST_VM_NAME           name of the VM, for several beside each other (default: default, or the guest's name)
-  RDMA_RUST_VM_GUEST          what the VM runs, as --guest takes it: host (default), debian13
+  RDMA_RUST_VM_GUEST          what the VM runs, as --guest takes it: host (default), debian13, sid
   RDMA_RUST_VM_ACCEL          auto (default: KVM where a real kernel boots under it), kvm, tcg
   RDMA_RUST_VM_MEM            guest memory as QEMU takes it (default: 2G)
   RDMA_RUST_VM_SMP            guest processors (default: 2)
@@ -49,7 +49,8 @@ enum Command {
         #[arg(long, global = true)]
         name: Option<String>,
         /// What the VM runs over the host's root: "host", this distribution's own kernel, or "debian13", kernel 6.12 and
-        /// rdma-core 56 of Debian 13, neither of them installed here (default: RDMA_RUST_VM_GUEST or "host")
+        /// rdma-core 56 of Debian 13, neither of them installed here, or "sid", the newest of both that Debian has (default:
+        /// RDMA_RUST_VM_GUEST or "host")
         #[arg(long, global = true)]
         guest: Option<String>,
         #[command(subcommand)]
@@ -64,8 +65,8 @@ enum Command {
         #[arg(last = true, value_name = "OPTION")]
         options: Vec<OsString>,
     },
-    /// Run the tests: the pure ones on the host, on a fake device as well under AddressSanitizer and Miri, the others on an
-    /// RDMA device and in the guest debian13
+    /// Run the tests: the pure ones on the host, those of the bindings against newer headers too, on a fake device as well
+    /// under AddressSanitizer and Miri, the others on an RDMA device and in the guest debian13
     Test {
         /// The long tests too
         #[arg(long)]

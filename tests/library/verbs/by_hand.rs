@@ -75,19 +75,7 @@ impl End {
         peer: &Self,
         change: impl FnOnce(&mut RtrAttributes, &mut RtsAttributes),
     ) -> Result<(), Failed> {
-        let mut rts = RtsAttributes::new(PSN);
-        if self.qp.qp_type() == QpType::UD {
-            self.qp.to_rtr_datagram()?;
-        } else {
-            let context = self.pd.context();
-            let mtu = context.active_port(device().port)?.active_mtu();
-            let mtu = mtu.and_then(PathMtu::at_most).ok_or("the port's MTU")?;
-            let number = peer.qp.number();
-            let mut rtr = RtrAttributes::new(loopback(context)?, mtu, number, PSN);
-            change(&mut rtr, &mut rts);
-            self.qp.to_rtr(&rtr)?;
-        }
-        Ok(self.qp.to_rts(&rts)?)
+        connect(&self.qp, peer.qp.number(), change)
     }
 
     /// Posts a receive into the second half of the buffer.
@@ -113,6 +101,26 @@ impl End {
     pub(crate) fn received(&self, wr_id: u64) -> Result<WorkCompletion, Failed> {
         expect(&self.recv_cq, wr_id)
     }
+}
+
+/// Brings a queue pair in INIT to RTS: towards queue pair `peer` for a connected type.
+pub(crate) fn connect(
+    qp: &QueuePair,
+    peer: u32,
+    change: impl FnOnce(&mut RtrAttributes, &mut RtsAttributes),
+) -> Result<(), Failed> {
+    let mut rts = RtsAttributes::new(PSN);
+    if qp.qp_type() == QpType::UD {
+        qp.to_rtr_datagram()?;
+    } else {
+        let context = qp.context();
+        let mtu = context.active_port(device().port)?.active_mtu();
+        let mtu = mtu.and_then(PathMtu::at_most).ok_or("the port's MTU")?;
+        let mut rtr = RtrAttributes::new(loopback(context)?, mtu, peer, PSN);
+        change(&mut rtr, &mut rts);
+        qp.to_rtr(&rtr)?;
+    }
+    Ok(qp.to_rts(&rts)?)
 }
 
 fn expect(cq: &CompletionQueue, wr_id: u64) -> Result<WorkCompletion, Failed> {

@@ -7,6 +7,10 @@ mod device_events;
 mod draining;
 mod errors;
 mod events;
+mod extended;
+mod extended_completions;
+mod extended_native;
+mod extended_operations;
 mod limits;
 mod lost;
 mod native;
@@ -33,6 +37,9 @@ pub(crate) fn tests() -> Vec<Test> {
         objects::tests(),
         limits::tests(),
         native::tests(),
+        extended_operations::tests(),
+        extended_completions::tests(),
+        extended_native::tests(),
         ports::tests(),
         posting::tests(),
         events::tests(),

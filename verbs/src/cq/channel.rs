@@ -28,6 +28,41 @@ unsafe impl Destroy for sys::ibv_comp_channel {
 /// The descriptor ([`AsFd`]) is non-blocking and becomes readable with an event, so it can be given
 /// to `poll`, epoll or an async runtime. It is for that alone: an event read from it by other means
 /// is never acknowledged, and dropping its queue then waits for ever.
+///
+/// # Example
+///
+/// One thread that serves several queues:
+///
+/// ```no_run
+/// use std::collections::HashMap;
+/// use std::mem::MaybeUninit;
+/// use verbs::{CompletionChannel, CompletionQueue, Context, Deadline};
+///
+/// # fn example(context: &Context, deadline: Deadline) -> Result<(), Box<dyn std::error::Error>> {
+/// let channel = CompletionChannel::new(context)?;
+/// let mut queues = HashMap::new();
+/// for _ in 0..4 {
+///     let cq = CompletionQueue::builder(context, 64).shared_channel(&channel).build()?;
+///     cq.arm()?;
+///     queues.insert(cq.id(), cq);
+/// }
+/// loop {
+///     let cq = &queues[&channel.next_event(deadline)?.queue()];
+///     // Armed first: what comes after the last poll gives another event.
+///     cq.arm()?;
+///     let mut completions = [const { MaybeUninit::uninit() }; 16];
+///     loop {
+///         let found = cq.poll(&mut completions)?;
+///         if found.is_empty() {
+///             break;
+///         }
+///         for completion in found {
+///             println!("request {}: {}", completion.wr_id(), completion.status());
+///         }
+///     }
+/// }
+/// # }
+/// ```
 #[doc(alias = "ibv_comp_channel")]
 #[doc(alias = "ibv_destroy_comp_channel")]
 #[derive(Clone)]

@@ -49,6 +49,21 @@ open_enum! {
 }
 
 /// The registration of a range of memory. It does not own the memory.
+///
+/// # Example
+///
+/// ```no_run
+/// use verbs::{AccessFlags, Error, MemoryRegion, ProtectionDomain};
+///
+/// # fn example(pd: &ProtectionDomain) -> Result<(), Error> {
+/// let memory = Box::leak(vec![0_u8; 4096].into_boxed_slice());
+/// let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
+/// // SAFETY: leaked memory stays, and nothing refers to it any more.
+/// let region = unsafe { MemoryRegion::register(pd, memory.as_mut_ptr(), memory.len(), access)? };
+/// println!("peers read at {:#x} with {:?}", region.iova(), region.rkey());
+/// # Ok(())
+/// # }
+/// ```
 #[doc(alias = "ibv_mr")]
 pub struct MemoryRegion {
     owned: Owned<sys::ibv_mr, ProtectionDomain>,

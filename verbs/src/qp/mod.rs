@@ -70,6 +70,37 @@ unsafe impl Destroy for sys::ibv_qp {
 /// It keeps its protection domain and completion queues alive. Completions of requests that were
 /// under way may still be polled after it is dropped; until then they take entries of the completion
 /// queue, which nobody counts: poll it empty before another queue pair is attached to it.
+///
+/// # Example
+///
+/// Connecting with a peer whose address, number and first packet number came another way, and
+/// sending it a message:
+///
+/// ```no_run
+/// use std::mem::MaybeUninit;
+/// use verbs::*;
+///
+/// # fn example(pd: &ProtectionDomain, cq: &CompletionQueue, region: &MemoryRegion, peer: Gid, number: u32,
+/// #     first_packet: u32, deadline: Deadline) -> Result<(), Box<dyn std::error::Error>> {
+/// let qp = QueuePair::builder(pd, QpType::RC, cq, cq).build()?;
+/// let sgid_index = pd.context().choose_gid(1, None)?.sgid_index()?;
+/// let mtu = PathMtu::at_most(1024).ok_or("no MTU")?;
+/// qp.to_init(&InitAttributes::new(1))?;
+/// qp.to_rtr(&RtrAttributes::new(Address::roce(1, sgid_index, peer), mtu, number, first_packet))?;
+/// qp.to_rts(&RtsAttributes::new(0))?;
+///
+/// let sges = [Sge::new(region.iova(), 5, region.lkey())];
+/// let mut request = SendRequest::send(7, &sges).with_flags(SendFlags::SIGNALED);
+/// // SAFETY: the region stays registered, and nothing changes its bytes, until the completion.
+/// unsafe { qp.post_send(&mut request)? };
+/// let mut completions = [const { MaybeUninit::uninit() }; 4];
+/// for completion in cq.wait(&mut completions, deadline)? {
+///     completion.result()?;
+///     println!("request {} is done", completion.wr_id());
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[doc(alias = "ibv_qp")]
 pub struct QueuePair {
     // Dropped before the queue pair.

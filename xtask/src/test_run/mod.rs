@@ -1,5 +1,6 @@
-//! `cargo xtask test`: the pure tests on the host, on it as well those of the fake device (plain, under AddressSanitizer and
-//! under Miri), the others where the real device is and in a guest with newer kernel and libraries, all counted.
+//! `cargo xtask test`: the pure tests on the host, those of the bindings once more against newer headers, on the host as well
+//! those of the fake device (plain, under AddressSanitizer and under Miri), the others where the real device is and in a guest
+//! with newer kernel and libraries, all counted.
 
 mod count;
 mod counted;
@@ -73,7 +74,10 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         .and_then(|text| Minimum::parse(&text))
         .map_err(|error| Error::new(format!("{}: {error}", minimum_file.display())))?;
 
-    let mut outcomes = vec![("host", steps::host(options)?)];
+    let mut outcomes = vec![
+        ("host", steps::host(options)?),
+        ("headers", steps::headers(options)?),
+    ];
     let fake = steps::fake(options)?;
     // The same tests again: with a filter only where there are some.
     let on_fake = options.filter.is_none() || fake.count.run() > 0;

@@ -32,6 +32,27 @@ const NO_LEAKS: &[&str] = &["--skip", "leaks_"];
 /// The guest with newer kernel and libraries.
 const GUEST: &str = "debian13";
 
+/// The guest whose headers are the newest that there are.
+const NEWEST: &str = "sid";
+
+/// What to build for the tests that compare the bindings with headers and libraries.
+const WITH_HEADERS: &[&str] = &[
+    "--package",
+    "rdma-core-sys",
+    "--test",
+    "complete",
+    "--test",
+    "constants",
+    "--test",
+    "inlines",
+    "--test",
+    "layout",
+    "--test",
+    "parity",
+    "--test",
+    "signatures",
+];
+
 /// What the test programs are told of the tests of what only newer kernels and libraries have.
 const NATIVE_ELSEWHERE: (&str, &str) = ("RPMA_TEST_NATIVE", "elsewhere");
 const NATIVE_ONLY: (&str, &str) = ("RPMA_TEST_NATIVE", "only");
@@ -46,6 +67,41 @@ pub(super) fn host(options: &Options) -> Result<Outcome> {
         variables: Vec::new(),
         deadline: options.deadline,
     })
+}
+
+/// The tests of the bindings once more, with headers and libraries of later releases; with the long tests those of the newest
+/// release too, which may have things that are not bound yet.
+pub(super) fn headers(options: &Options) -> Result<Outcome> {
+    let guests: &[&str] = if options.full {
+        &[GUEST, NEWEST]
+    } else {
+        &[GUEST]
+    };
+    let mut all = Outcome::default();
+    for guest in guests {
+        let config = vm::Config::from_environment(None, Some((*guest).to_owned()));
+        let (headers, libraries) =
+            match config.and_then(|config| vm::headers_and_libraries(&config)) {
+                Ok(folders) => folders,
+                Err(error) => return Ok(Outcome::missing(error)),
+            };
+        let outcome = step(Run {
+            name: "headers",
+            cargo: Command::new(cargo()),
+            words: words("test", WITH_HEADERS, options, &[]),
+            settings: &[],
+            variables: vec![
+                variable("RDMA_CORE_SYS_TEST_HEADERS", &headers.to_string_lossy()),
+                variable("RDMA_CORE_SYS_TEST_LIBRARIES", &libraries.to_string_lossy()),
+            ],
+            deadline: options.deadline,
+        })?;
+        all.count = all.count.plus(outcome.count);
+        all.failure = all.failure.or(outcome
+            .failure
+            .map(|how| format!("{how} (those of {guest})")));
+    }
+    Ok(all)
 }
 
 /// The tests on the fake device: the crates built so that no C library is linked.

@@ -63,6 +63,16 @@ pub(super) fn obtain(config: &Config) -> Result<(Kernel, Option<Libraries>)> {
     Ok((kernel::obtain(config)?, libraries::obtain(config)?))
 }
 
+/// The libraries and headers of the guest of `config`, from the cache or downloaded into it; none when they are the host's.
+///
+/// # Errors
+/// When they cannot be had.
+pub(super) fn obtain_libraries(config: &Config) -> Result<Option<Libraries>> {
+    packages_here()?;
+    let _lock = Lock::take(&config.cache.join("lock"))?;
+    libraries::obtain(config)
+}
+
 /// What this machine needs to start any VM.
 fn packages_here() -> Result<()> {
     check_architecture()?;

@@ -30,6 +30,7 @@ mod vmlinux;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{Read, Seek, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -59,6 +60,21 @@ pub(crate) fn start(config: &Config) -> Result<()> {
 /// When something cannot be had: what, and what to do about it.
 pub(crate) fn fetch(config: &Config) -> Result<()> {
     boot::obtain(config).map(drop)
+}
+
+/// The folders of the headers and of the libraries of a guest that has others than the host, fetched if they are not there.
+///
+/// # Errors
+/// When they cannot be had: why, and what to do about it.
+pub(crate) fn headers_and_libraries(config: &Config) -> Result<(PathBuf, PathBuf)> {
+    let libraries = boot::obtain_libraries(config)?.ok_or_else(|| {
+        Error::new(format!(
+            "the guest {} has the host's libraries: there is nothing to fetch",
+            config.system.vm_name()
+        ))
+    })?;
+    let usr = libraries.tree.join("usr");
+    Ok((usr.join("include"), usr.join("lib/x86_64-linux-gnu")))
 }
 
 /// Stops the VM.

@@ -12,10 +12,16 @@ pub(crate) enum System {
     Suite(String),
     /// Debian 13: kernel 6.12 and rdma-core 56.
     Debian13,
+    /// Debian's newest kernel and rdma-core, whichever they are today.
+    Sid,
 }
 
 /// The named guests, as `--guest` takes them.
-const NAMED: [(&str, System); 2] = [("host", System::Host), ("debian13", System::Debian13)];
+const NAMED: [(&str, System); 3] = [
+    ("host", System::Host),
+    ("debian13", System::Debian13),
+    ("sid", System::Sid),
+];
 
 impl System {
     /// The one asked for by name or by a suite for the kernel.
@@ -47,6 +53,7 @@ impl System {
         match self {
             Self::Host | Self::Suite(_) => "default",
             Self::Debian13 => "debian13",
+            Self::Sid => "sid",
         }
     }
 
@@ -56,12 +63,13 @@ impl System {
             Self::Host => None,
             Self::Suite(suite) => Some(suite),
             Self::Debian13 => Some("trixie"),
+            Self::Sid => Some("sid"),
         }
     }
 
     /// Whether its packages are Debian's, whatever this machine's distribution is.
     pub(crate) fn is_debian(&self) -> bool {
-        *self == Self::Debian13
+        matches!(self, Self::Debian13 | Self::Sid)
     }
 }
 
@@ -85,7 +93,7 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(
-            error.contains("'debian14'") && error.ends_with("host, debian13"),
+            error.contains("'debian14'") && error.ends_with("host, debian13, sid"),
             "{error}"
         );
         let error = System::choose(Some("debian13"), Some("sid".to_owned()))
