@@ -98,7 +98,7 @@ fn each_gets_its_own_events_and_all_of_them() {
     let fake = control::session();
     let dispatcher = Dispatcher::new().expect("a dispatcher");
     let listener = bind(&dispatcher, roce()).expect("a listener");
-    let count = if cfg!(miri) { 3 } else { 40 };
+    let count = if control::hurried() { 3 } else { 40 };
     let pairs: Vec<_> = (0..count)
         .map(|_| {
             let client = connect(&dispatcher, listener.local_addr()).expect("a request");
@@ -295,7 +295,11 @@ fn orders(n: usize) -> Vec<Vec<usize>> {
     }
     let mut all = Vec::new();
     extend(&mut Vec::new(), n, &mut all);
-    let step = if cfg!(miri) { all.len() / 3 } else { 37 };
+    let step = if control::hurried() {
+        all.len() / 3
+    } else {
+        37
+    };
     all.into_iter().step_by(step).collect()
 }
 
@@ -317,7 +321,7 @@ fn everything_may_go_in_any_order() {
 #[test]
 fn everything_may_go_from_several_threads_at_once() {
     let fake = control::session();
-    for _ in 0..if cfg!(miri) { 2 } else { 50 } {
+    for _ in 0..if control::hurried() { 2 } else { 50 } {
         let drops = Handles::new().expect("all of it").into_drops();
         let start = Instant::now();
         let barrier = Barrier::new(drops.len());
@@ -380,7 +384,7 @@ fn forgets_each_thing() {
 fn leaks_events_that_are_forgotten_and_holds_up_nothing() {
     let fake = control::session();
     // All that events hand out is the caller's own: of each kind, and whoever gets it.
-    for kind in (0..=20).filter(|kind| !cfg!(miri) || [1, 8, 10].contains(kind)) {
+    for kind in (0..=20).filter(|kind| !control::hurried() || [1, 8, 10].contains(kind)) {
         let dispatcher = Dispatcher::new().expect("a dispatcher");
         let listener = bind(&dispatcher, roce()).expect("a listener");
         let client = connect(&dispatcher, listener.local_addr()).expect("a request");
@@ -405,7 +409,7 @@ fn leaks_events_that_are_forgotten_and_holds_up_nothing() {
 #[test]
 fn the_last_to_go_in_the_dispatchers_own_thread_ends_it() {
     let fake = control::session();
-    for _ in 0..if cfg!(miri) { 3 } else { 200 } {
+    for _ in 0..if control::hurried() { 3 } else { 200 } {
         // A request arrives while its listener, the last user, goes: the thread rejects it, and may
         // be the last who holds on to itself.
         let client_side = Dispatcher::new().expect("a dispatcher");

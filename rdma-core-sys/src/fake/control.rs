@@ -139,6 +139,12 @@ pub struct Session {
     _alone: MutexGuard<'static, ()>,
 }
 
+/// Whether a test should make do with few rounds: under Miri, which is a thousand times slower, unless the environment asks
+/// with `RPMA_TEST_FULL=1` for all of them.
+pub fn hurried() -> bool {
+    cfg!(miri) && !std::env::var_os("RPMA_TEST_FULL").is_some_and(|value| value == "1")
+}
+
 /// Begins with a fresh world: no object, no fault.
 #[must_use]
 pub fn session() -> Session {

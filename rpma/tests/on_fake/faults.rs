@@ -8,7 +8,13 @@ use super::common::{Pair, Regions, WAIT, completed};
 #[test]
 fn a_status_ends_the_operation_and_flushes_what_follows() {
     let fake = control::session();
-    for status in [1, 4, 10, 12, 21, 77, u32::MAX] {
+    let all = [4, u32::MAX, 1, 10, 12, 21, 77];
+    let some = if control::hurried() {
+        &all[..2]
+    } else {
+        &all[..]
+    };
+    for &status in some {
         let pair = Pair::new().expect("a connection");
         let regions = Regions::new(&pair, 64).expect("regions");
         let (to, from) = (regions.of_server.as_span(), regions.client.as_span());

@@ -14,7 +14,7 @@ fn config(sends: u32, receives: u32) -> ConnectionConfig {
 #[test]
 fn the_last_slot_is_kept_for_an_operation_that_gives_a_completion() {
     let fake = control::session();
-    for slots in [2, 4, 10] {
+    for slots in if control::hurried() { 2..=2 } else { 2..=6 } {
         let pair = Pair::with(&config(slots, 4)).expect("a connection");
         let regions = Regions::new(&pair, 64).expect("regions");
         let (to, from) = (regions.of_server.as_span(), regions.client.as_span());
@@ -61,7 +61,13 @@ fn receives_fill_their_queue_and_come_back_with_their_completions() {
 #[test]
 fn everything_posted_completes_when_the_connection_ends_and_nothing_is_lost() {
     let fake = control::session();
-    for (sends, receives) in [(1, 1), (1, 14), (10, 10), (16, 16), (7, 3)] {
+    let all = [(1, 1), (7, 3), (1, 14), (10, 10), (16, 16)];
+    let some = if control::hurried() {
+        &all[..2]
+    } else {
+        &all[..]
+    };
+    for &(sends, receives) in some {
         let pair = Pair::with(&config(sends, receives)).expect("a connection");
         let regions = Regions::new(&pair, 64).expect("regions");
         let mut posted = 0;

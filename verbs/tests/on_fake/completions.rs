@@ -157,7 +157,7 @@ fn a_shared_channel_names_the_queue_and_every_event_is_acknowledged() {
 fn more_events_than_one_acknowledgement_covers_are_all_acknowledged() {
     let fake = control::session();
     let pair = Pair::new().expect("a pair");
-    let rounds = if cfg!(miri) { 10 } else { 600 };
+    let rounds = if control::hurried() { 10 } else { 600 };
     for id in 0..rounds {
         pair.b_cq.arm().expect("armed");
         send(&pair, id);

@@ -385,7 +385,7 @@ fn threads_share_a_queue() {
     let fake = control::session();
     for device in DEVICES {
         let pair = Extended::new(device, CompletionFields::BYTE_LEN);
-        let rounds: usize = if cfg!(miri) { 4 } else { 200 };
+        let rounds: usize = if control::hurried() { 4 } else { 200 };
         let taken = AtomicUsize::new(0);
         let deadline = soon();
         let mut all: Vec<u64> = std::thread::scope(|scope| {

@@ -73,8 +73,8 @@ fn verb_of(call: &str) -> &str {
 /// left. How many calls were made to fail, and what they are called.
 pub(crate) fn fail_each_call(fake: &Session, run: fn() -> Result<(), Error>) -> Vec<&'static str> {
     let errnos = [libc::EIO, libc::EINVAL, libc::EMFILE, libc::EPERM];
-    // Miri takes its time.
-    let errnos = if cfg!(miri) {
+    // In a hurry, one of them.
+    let errnos = if control::hurried() {
         &errnos[..1]
     } else {
         &errnos[..]
@@ -84,7 +84,11 @@ pub(crate) fn fail_each_call(fake: &Session, run: fn() -> Result<(), Error>) -> 
         if is_destroy(call) {
             continue;
         }
-        let count = if cfg!(miri) { count.min(1) } else { count };
+        let count = if control::hurried() {
+            count.min(1)
+        } else {
+            count
+        };
         for after in 0..count {
             for &errno in errnos {
                 fake.fail(call, after, errno);
@@ -134,7 +138,7 @@ pub(crate) fn fail_each_destroy(fake: &Session, run: fn() -> Result<(), Error>) 
 fn a_failing_call_leaves_nothing_behind_and_names_itself_and_its_errno() {
     let fake = control::session();
     let tried = fail_each_call(&fake, everything_once);
-    let least = if cfg!(miri) { 15 } else { 72 };
+    let least = if control::hurried() { 15 } else { 72 };
     assert!(tried.len() >= least, "{tried:?}");
     fake.finish();
 }

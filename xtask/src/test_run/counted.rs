@@ -9,19 +9,18 @@ use std::time::{Duration, Instant};
 
 use super::Outcome;
 use super::count::Count;
-use crate::error::{Context, Result};
+use crate::error::{Context, Error, Result};
 use crate::process::{self, Guarded};
 use crate::report;
 use crate::workspace;
 
-/// One run of cargo: its output goes through, its summaries are counted.
+/// One step's run of tests: its output goes through, its summaries are counted.
 pub(super) struct Run<'a> {
     /// The step's name.
     pub(super) name: &'a str,
-    /// cargo itself, with what it needs in its environment.
-    pub(super) cargo: Command,
-    /// Its words.
-    pub(super) words: Vec<String>,
+    /// The calls of cargo that it consists of, at the same time: each the program with what it needs in its environment,
+    /// and its words.
+    pub(super) calls: Vec<(Command, Vec<String>)>,
     /// Further words, for cargo itself, that nobody has to see.
     pub(super) settings: &'a [String],
     /// The environment of cargo and of the tests.
@@ -36,48 +35,81 @@ pub(super) struct Run<'a> {
 /// When cargo cannot be started. That it fails is part of the outcome.
 pub(super) fn step(run: Run<'_>) -> Result<Outcome> {
     let name = run.name;
-    report::say(format!("{name} tests: cargo {}", run.words.join(" ")));
     let started = Instant::now();
-    let mut command = run.cargo;
-    // Behind `--` stands what is for the tests.
-    let for_cargo = run
-        .words
-        .iter()
-        .position(|word| word == "--")
-        .unwrap_or(run.words.len());
-    command
-        .args(&run.words[..for_cargo])
-        .args(run.settings)
-        .args(&run.words[for_cargo..])
-        .current_dir(workspace::root())
-        .env("CARGO_TARGET_DIR", workspace::target_dir())
-        .envs(run.variables)
-        .stdin(Stdio::null());
-    if std::io::stdout().is_terminal() {
-        command.env("CARGO_TERM_COLOR", "always");
+    let deadline = started + run.deadline;
+    let mut commands = Vec::new();
+    for (mut command, words) in run.calls {
+        report::say(format!("{name} tests: cargo {}", words.join(" ")));
+        // Behind `--` stands what is for the tests.
+        let for_cargo = words.iter().position(|word| word == "--");
+        let (for_cargo, for_tests) = words.split_at(for_cargo.unwrap_or(words.len()));
+        command
+            .args(for_cargo)
+            .args(run.settings)
+            .args(for_tests)
+            .current_dir(workspace::root())
+            .env("CARGO_TARGET_DIR", workspace::target_dir())
+            .envs(run.variables.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null());
+        if std::io::stdout().is_terminal() {
+            command.env("CARGO_TERM_COLOR", "always");
+        }
+        commands.push(command);
     }
-    let (count, failure) =
-        run_counted(&mut command, started + run.deadline, &mut std::io::stdout())?;
-    let failure = failure.map(|how| format!("{name} tests: {how}"));
+    let mut outcome = Outcome::default();
+    for (count, failure) in run_all(&mut commands, deadline, &mut std::io::stdout())? {
+        outcome.count = outcome.count.plus(count);
+        let failure = failure.map(|how| format!("{name} tests: {how}"));
+        outcome.failure = outcome.failure.or(failure);
+    }
     report::say(format!(
         "{name} tests: {} passed, {} failed ({})",
-        count.passed,
-        count.failed,
+        outcome.count.passed,
+        outcome.count.failed,
         report::seconds(started.elapsed())
     ));
-    Ok(Outcome {
-        count,
-        failure,
-        missing: None,
+    Ok(outcome)
+}
+
+/// What came of a command: its tests, and what is wrong with it.
+type Counted = (Count, Option<String>);
+
+/// Runs the commands at the same time. The first one's output is shown as it comes, that of each other one when it is over.
+fn run_all(
+    commands: &mut [Command],
+    deadline: Instant,
+    to: &mut impl Write,
+) -> Result<Vec<Counted>> {
+    let Some((first, others)) = commands.split_first_mut() else {
+        return Ok(Vec::new());
+    };
+    thread::scope(|scope| {
+        let others: Vec<_> = others
+            .iter_mut()
+            .map(|command| {
+                scope.spawn(move || {
+                    let mut shown = Vec::new();
+                    let counted = run_counted(command, deadline, &mut shown);
+                    (counted, shown)
+                })
+            })
+            .collect();
+        let mut all = vec![run_counted(first, deadline, to)];
+        for other in others {
+            let (counted, shown) = other.join().unwrap_or_else(|_| {
+                let failure = Error::new("the thread that ran a step's tests panicked");
+                (Err(failure), Vec::new())
+            });
+            // A reader that is gone does not make the tests fail.
+            let _ = to.write_all(&shown);
+            all.push(counted);
+        }
+        all.into_iter().collect()
     })
 }
 
 /// Runs a command to its end or the deadline, passing its standard output on and counting the summaries in it.
-fn run_counted(
-    command: &mut Command,
-    deadline: Instant,
-    to: &mut impl Write,
-) -> Result<(Count, Option<String>)> {
+fn run_counted(command: &mut Command, deadline: Instant, to: &mut impl Write) -> Result<Counted> {
     command.stdout(Stdio::piped());
     let program = Path::new(command.get_program()).to_owned();
     let child = command
@@ -147,6 +179,31 @@ mod tests {
         assert!(shown.starts_with(b"test result"), "passed on");
         assert_eq!((count.passed, count.failed), (2, 1));
         assert!(failure.unwrap().contains("exit code 101"));
+    }
+
+    #[test]
+    fn commands_run_at_the_same_time_and_all_of_them_count() {
+        // Each waits for what the other does first.
+        let folder = std::env::temp_dir().join(format!("xtask-both-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let script = |mine: &str, its: &str| {
+            let folder = folder.display();
+            shell(&format!(
+                "touch '{folder}/{mine}'; until [ -e '{folder}/{its}' ]; do sleep 0.01; done; echo 'test result: ok. 2 \
+                 passed; 0 failed; 0 ignored; 0 measured'"
+            ))
+        };
+        let mut commands = [script("a", "b"), script("b", "a")];
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let mut shown = Vec::new();
+        let counted = run_all(&mut commands, deadline, &mut shown).unwrap();
+        let _ = std::fs::remove_dir_all(&folder);
+        for (count, failure) in &counted {
+            assert_eq!((count.passed, failure), (2, &None));
+        }
+        assert_eq!(counted.len(), 2);
+        let shown = String::from_utf8(shown).unwrap();
+        assert_eq!(shown.matches("test result").count(), 2, "both are shown");
     }
 
     #[test]

@@ -14,20 +14,16 @@ use crate::vm;
 use crate::workspace;
 
 /// What to build for the tests on the fake device.
-const ON_FAKE: &[&str] = &[
-    "--package",
-    "verbs",
-    "--package",
-    "cm",
-    "--package",
-    "rpma",
-    "--lib",
-    "--test",
-    "fake",
+const ON_FAKE: &str = "--package verbs --package cm --package rpma --lib --test fake";
+
+/// The same in two parts that take about as long under Miri, where tests run one after the other.
+const ON_FAKE_HALVES: [&str; 2] = [
+    "--package cm --lib --test fake",
+    "--package verbs --package rpma --lib --test fake",
 ];
 
 /// The tests that make a destroy fail, by their names: what then leaks is meant to leak.
-const NO_LEAKS: &[&str] = &["--skip", "leaks_"];
+const NO_LEAKS: &str = "--skip leaks_";
 
 /// The guest with newer kernel and libraries.
 const GUEST: &str = "debian13";
@@ -61,8 +57,7 @@ const NATIVE_ONLY: (&str, &str) = ("RPMA_TEST_NATIVE", "only");
 pub(super) fn host(options: &Options) -> Result<Outcome> {
     step(Run {
         name: "host",
-        cargo: Command::new(cargo()),
-        words: words("test", &["--workspace", "--exclude", "tests"], options, &[]),
+        calls: vec![plain("--workspace --exclude tests", options)],
         settings: &[],
         variables: Vec::new(),
         deadline: options.deadline,
@@ -108,8 +103,7 @@ pub(super) fn headers(options: &Options) -> Result<Outcome> {
 pub(super) fn fake(options: &Options) -> Result<Outcome> {
     step(Run {
         name: "fake",
-        cargo: Command::new(cargo()),
-        words: words("test", ON_FAKE, options, &[]),
+        calls: vec![plain(ON_FAKE, options)],
         settings: &[],
         variables: fake_variables("fake", ""),
         deadline: options.deadline,
@@ -145,12 +139,8 @@ pub(super) fn asan(options: &Options) -> Result<Outcome> {
         "test -Zbuild-std --target {}",
         host_triple(&mut Command::new(cargo()))?
     );
-    nightly(
-        "asan",
-        options,
-        &how,
-        fake_variables("asan", "-Zsanitizer=address"),
-    )
+    let variables = fake_variables("asan", "-Zsanitizer=address");
+    nightly("asan", options, &how, &[ON_FAKE], variables)
 }
 
 /// The same under Miri, which finds what is undefined behaviour to the language.
@@ -161,7 +151,7 @@ pub(super) fn miri(options: &Options) -> Result<Outcome> {
         // No isolation, for the clock; permissive provenance, because addresses go through 64-bit integers as in C.
         "-Zmiri-disable-isolation -Zmiri-permissive-provenance",
     ));
-    nightly("miri", options, "miri test", variables)
+    nightly("miri", options, "miri test", &ON_FAKE_HALVES, variables)
 }
 
 /// A run with a nightly toolchain, where there is one.
@@ -169,6 +159,7 @@ fn nightly(
     name: &str,
     options: &Options,
     how: &str,
+    parts: &[&str],
     variables: Vec<(String, String)>,
 ) -> Result<Outcome> {
     let toolchain: Nightly = match nightly::ensure() {
@@ -177,8 +168,10 @@ fn nightly(
     };
     step(Run {
         name,
-        cargo: toolchain.cargo(),
-        words: words(how, ON_FAKE, options, NO_LEAKS),
+        calls: parts
+            .iter()
+            .map(|what| (toolchain.cargo(), words(how, what, options, NO_LEAKS)))
+            .collect(),
         settings: &[],
         variables: [variables, full(options)].concat(),
         deadline: options.deadline,
@@ -188,11 +181,10 @@ fn nightly(
 /// The tests on the real device.
 pub(super) fn device(options: &Options, place: &Place) -> Result<Outcome> {
     let through = runner_setting(&place.runner(Rights::Root)?)?;
-    let what = ["--package", "tests"];
     on_device(
         "device",
         options,
-        &what,
+        "--package tests",
         &through,
         &place.address(),
         NATIVE_ELSEWHERE,
@@ -210,7 +202,7 @@ pub(super) fn guest_has_tests(options: &Options) -> Result<bool> {
     // Listing needs no device.
     let listed = process::capture_within(
         Command::new(cargo())
-            .args(words("test", GUEST_TESTS, options, &["--list"]))
+            .args(words("test", GUEST_TESTS, options, "--list"))
             .env("CARGO_TARGET_DIR", workspace::target_dir())
             .env(NATIVE_ONLY.0, NATIVE_ONLY.1)
             .current_dir(workspace::root()),
@@ -219,7 +211,7 @@ pub(super) fn guest_has_tests(options: &Options) -> Result<bool> {
     Ok(listed.lines().any(|line| line.ends_with(": test")))
 }
 
-const GUEST_TESTS: &[&str] = &["--package", "tests", "--test", "library", "--test", "tools"];
+const GUEST_TESTS: &str = "--package tests --test library --test tools";
 
 /// The tests of what only newer kernels and libraries have, in a guest that has them; with the long tests all others too.
 pub(super) fn guest(options: &Options) -> Result<Outcome> {
@@ -254,7 +246,7 @@ pub(super) fn guest(options: &Options) -> Result<Outcome> {
 fn on_device(
     name: &str,
     options: &Options,
-    what: &[&str],
+    what: &str,
     through: &[String],
     address: &str,
     native: (&str, &str),
@@ -266,8 +258,7 @@ fn on_device(
     ];
     step(Run {
         name,
-        cargo: Command::new(cargo()),
-        words: words("test", what, options, &[]),
+        calls: vec![plain(what, options)],
         settings: through,
         variables: [variables, full(options)].concat(),
         deadline: options.deadline,
@@ -283,15 +274,20 @@ fn variable(name: &str, value: &str) -> (String, String) {
     (name.to_owned(), value.to_owned())
 }
 
+/// A run of tests with this cargo.
+fn plain(what: &str, options: &Options) -> (Command, Vec<String>) {
+    (Command::new(cargo()), words("test", what, options, ""))
+}
+
 /// The words of a run of tests: `how` to run `what`, and words for the tests themselves.
-fn words(how: &str, what: &[&str], options: &Options, for_tests: &[&str]) -> Vec<String> {
+fn words(how: &str, what: &str, options: &Options, for_tests: &str) -> Vec<String> {
     let mut words: Vec<&str> = how.split(' ').collect();
     words.push("--no-fail-fast");
-    words.extend(what);
+    words.extend(what.split(' '));
     words.extend(options.filter.as_deref());
     if !for_tests.is_empty() {
         words.push("--");
-        words.extend(for_tests);
+        words.extend(for_tests.split(' '));
     }
     words.into_iter().map(str::to_owned).collect()
 }
@@ -364,11 +360,11 @@ mod tests {
             deadline: std::time::Duration::ZERO,
         };
         assert_eq!(
-            words("miri test", &["--lib"], &options(Some("name")), NO_LEAKS).join(" "),
+            words("miri test", "--lib", &options(Some("name")), NO_LEAKS).join(" "),
             "miri test --no-fail-fast --lib name -- --skip leaks_"
         );
         assert_eq!(
-            words("test", &["--lib"], &options(None), &[]).join(" "),
+            words("test", "--lib", &options(None), "").join(" "),
             "test --no-fail-fast --lib"
         );
     }
