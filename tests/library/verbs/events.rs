@@ -67,7 +67,9 @@ impl Flushing {
     fn on(channel: &CompletionChannel, shared: bool, sends: u32) -> Result<Self, Failed> {
         let context = channel.context();
         let pd = ProtectionDomain::new(context)?;
-        let builder = CompletionQueue::builder(context, sends + 12);
+        // Newer kernels grant a queue pair what its rings hold, rounded up to a power of two, and a
+        // completion queue needs room for what was granted.
+        let builder = CompletionQueue::builder(context, (sends + 1).next_power_of_two() + 12);
         let cq = if shared {
             builder.shared_channel(channel)
         } else {
