@@ -32,22 +32,8 @@ const GUEST: &str = "debian13";
 const NEWEST: &str = "sid";
 
 /// What to build for the tests that compare the bindings with headers and libraries.
-const WITH_HEADERS: &[&str] = &[
-    "--package",
-    "rdma-core-sys",
-    "--test",
-    "complete",
-    "--test",
-    "constants",
-    "--test",
-    "inlines",
-    "--test",
-    "layout",
-    "--test",
-    "parity",
-    "--test",
-    "signatures",
-];
+const WITH_HEADERS: &str = "--package rdma-core-sys --test complete --test constants --test inlines --test layout --test \
+                            parity --test signatures";
 
 /// What the test programs are told of the tests of what only newer kernels and libraries have.
 const NATIVE_ELSEWHERE: (&str, &str) = ("RPMA_TEST_NATIVE", "elsewhere");
@@ -82,8 +68,7 @@ pub(super) fn headers(options: &Options) -> Result<Outcome> {
             };
         let outcome = step(Run {
             name: "headers",
-            cargo: Command::new(cargo()),
-            words: words("test", WITH_HEADERS, options, &[]),
+            calls: vec![plain(WITH_HEADERS, options)],
             settings: &[],
             variables: vec![
                 variable("RDMA_CORE_SYS_TEST_HEADERS", &headers.to_string_lossy()),
