@@ -69,6 +69,7 @@ mod qp;
 mod registry;
 mod slots;
 mod srq;
+mod xrc;
 
 pub use rdma_core_sys as sys;
 
@@ -107,6 +108,7 @@ pub use crate::qp::{
     SqdChange, WrOpcode,
 };
 pub use crate::srq::{SharedReceiveQueue, SrqAttributes, SrqId};
+pub use crate::xrc::{XrcDomain, XrcSharing, XrcTarget};
 
 #[cfg(test)]
 mod tests {
@@ -129,6 +131,8 @@ mod tests {
         send_and_sync::<SharedReceiveQueue>();
         send_and_sync::<AddressHandle>();
         send_and_sync::<MemoryWindow>();
+        send_and_sync::<XrcDomain>();
+        send_and_sync::<XrcTarget>();
         send_and_sync::<AsyncEvents>();
         send_and_sync::<Error>();
     }

@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rdma_core_sys as sys;
 
-use crate::cq::{CqInner, CqRoom};
+use crate::cq::{CompletionQueue, CqInner, CqRoom};
 use crate::error::{CloseError, Error, ErrorKind, from_pointer, from_return};
 use crate::owned::{Destroy, Owned};
 use crate::pd::ProtectionDomain;
 use crate::qp::{PostError, RecvRequest, check_receive_sges, link_receives, posted_receives};
 use crate::registry::Registered;
 use crate::slots::{self, PostSrqRecv};
+use crate::xrc::XrcDomain;
 
 // SAFETY: ibv_destroy_srq returns EBUSY and changes nothing while a queue pair uses the queue, and
 // otherwise returns when the device takes no more receives from it.
@@ -76,7 +77,7 @@ pub struct SharedReceiveQueue(Arc<Inner>);
 struct Inner {
     // Dropped in this order: no event finds the queue once it is being destroyed.
     registered: Registered,
-    owned: Owned<sys::ibv_srq, ProtectionDomain>,
+    owned: Owned<sys::ibv_srq, Parents>,
     post_recv: PostSrqRecv,
     id: SrqId,
     max_sge: u32,
@@ -85,6 +86,14 @@ struct Inner {
     /// Room in the completion queues of the attached queue pairs: once for each, since a receive
     /// completes in one of them only, however many queue pairs share it.
     room: Mutex<HashMap<usize, Weak<Mutex<CqRoom>>>>,
+}
+
+/// What a shared receive queue needs.
+struct Parents {
+    /// Of one for extended reliable connections: room in its completion queue, which keeps that
+    /// alive, and its domain.
+    xrc: Option<(SharedRoom, XrcDomain)>,
+    pd: ProtectionDomain,
 }
 
 /// A queue pair's share in the room that a shared receive queue has in its completion queue.
@@ -97,8 +106,64 @@ impl SharedReceiveQueue {
     /// [`ErrorKind::Limit`] names the size that exceeds the device's.
     #[doc(alias = "ibv_create_srq")]
     pub fn new(pd: &ProtectionDomain, max_wr: u32, max_sge: u32) -> Result<Self, Error> {
+        Self::create("ibv_create_srq", pd, None, (max_wr, max_sge), |init| {
+            // SAFETY: the extended struct begins with the plain one; the domain is live.
+            unsafe { sys::ibv_create_srq(init.pd, ptr::from_mut(init).cast()) }
+        })
+    }
+
+    /// Creates a queue for extended reliable connections, whose receives complete in `cq`: any
+    /// [`XrcTarget`](crate::XrcTarget) of `domain` takes receives from it, as the sender says by its
+    /// [number](Self::xrc_number). No [`QueuePair`](crate::QueuePair) does.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); [`ErrorKind::Limit`] when `cq` has not room for all receives as well,
+    /// [`ErrorKind::Unsupported`] where the device has none.
+    #[doc(alias = "ibv_create_srq_ex")]
+    pub fn new_xrc(
+        pd: &ProtectionDomain,
+        domain: &XrcDomain,
+        cq: &CompletionQueue,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<Self, Error> {
+        use sys::ibv_srq_init_attr_mask as Mask;
+
+        let verb = "ibv_create_srq_ex";
+        let context = pd.context();
+        let raw_context = context.raw_checked(verb)?;
+        if domain.context() != context || cq.context() != context {
+            return Err(Error::refused(
+                verb,
+                ErrorKind::InvalidArgument,
+                "the XRC domain or the completion queue is of another device",
+            ));
+        }
+        let mask = Mask::IBV_SRQ_INIT_ATTR_TYPE
+            | Mask::IBV_SRQ_INIT_ATTR_PD
+            | Mask::IBV_SRQ_INIT_ATTR_XRCD
+            | Mask::IBV_SRQ_INIT_ATTR_CQ;
+        Self::create(verb, pd, Some((domain, cq)), (max_wr, max_sge), |init| {
+            init.comp_mask = mask.0;
+            init.srq_type = sys::ibv_srq_type::IBV_SRQT_XRC;
+            init.xrcd = domain.as_raw();
+            init.cq = cq.as_raw();
+            // SAFETY: the context is open, and the struct is filled as its mask says with live
+            // objects of it.
+            unsafe { sys::ibv_create_srq_ex(raw_context, init) }
+        })
+    }
+
+    /// Creates a queue by `make`, which gets sizes and domain, writes the sizes granted into the
+    /// struct, and returns the C queue or NULL with errno.
+    fn create(
+        verb: &'static str,
+        pd: &ProtectionDomain,
+        xrc: Option<(&XrcDomain, &CompletionQueue)>,
+        (max_wr, max_sge): (u32, u32),
+        make: impl FnOnce(&mut sys::ibv_srq_init_attr_ex) -> *mut sys::ibv_srq,
+    ) -> Result<Self, Error> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let verb = "ibv_create_srq";
         let raw_pd = pd.raw_checked(verb)?;
         let device = pd.context();
         let limits = device.attributes();
@@ -116,22 +181,40 @@ impl SharedReceiveQueue {
                     .with_hint(format!("ask for a {name} of at most {max}")));
             }
         }
-        let mut init = sys::ibv_srq_init_attr {
-            srq_context: ptr::null_mut(),
+        let mut rooms = HashMap::new();
+        let xrc = match xrc {
+            None => None,
+            Some((domain, cq)) => {
+                let room = CqRoom::reserve(verb, cq.inner(), max_wr)?;
+                let room = Arc::new(Mutex::new(room));
+                rooms.insert(Arc::as_ptr(cq.inner()).addr(), Arc::downgrade(&room));
+                Some((room, domain.clone()))
+            }
+        };
+        let parents = Parents {
+            xrc,
+            pd: pd.clone(),
+        };
+        let mut init = sys::ibv_srq_init_attr_ex {
             attr: sys::ibv_srq_attr {
                 max_wr,
                 max_sge,
                 srq_limit: 0,
             },
+            pd: raw_pd,
+            ..Default::default()
         };
-        // SAFETY: the domain is live; the provider writes the sizes granted into `init`.
-        let raw = unsafe { sys::ibv_create_srq(raw_pd, &mut init) };
+        let raw = make(&mut init);
         let raw = from_pointer(verb, raw)
             .map_err(|e| e.with_detail(format!("{max_wr} receives of {max_sge} SGEs")))?;
-        // SAFETY: the queue was just made and needs its domain, which is its parent.
-        let owned = unsafe { Owned::new(raw, device.origin(), pd.clone()) };
+        // SAFETY: the queue was just made; its parents are all that it refers to.
+        let owned = unsafe { Owned::new(raw, device.origin(), parents) };
         // SAFETY: the queue is live.
         let post_recv = unsafe { slots::of_srq(owned.raw()) };
+        // A device may make it larger than asked, and then takes as many receives.
+        if let Some((room, _)) = &owned.parents().xrc {
+            lock(room).grow(verb, init.attr.max_wr)?;
+        }
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Ok(Self(Arc::new(Inner {
             registered: Registered::new(owned.raw(), id, owned.origin()),
@@ -140,7 +223,7 @@ impl SharedReceiveQueue {
             id: SrqId(id),
             max_sge: init.attr.max_sge,
             max_wr: AtomicU32::new(init.attr.max_wr),
-            room: Mutex::default(),
+            room: Mutex::new(rooms),
         })))
     }
 
@@ -287,7 +370,38 @@ impl SharedReceiveQueue {
 
     /// The domain it belongs to.
     pub fn pd(&self) -> &ProtectionDomain {
-        self.0.owned.parents()
+        &self.0.owned.parents().pd
+    }
+
+    /// The domain of extended reliable connections that it belongs to, if it was made for those.
+    pub fn xrc_domain(&self) -> Option<&XrcDomain> {
+        self.0
+            .owned
+            .parents()
+            .xrc
+            .as_ref()
+            .map(|(_, domain)| domain)
+    }
+
+    /// The number by which senders name it
+    /// ([`SendRequest::to_xrc_srq`](crate::SendRequest::to_xrc_srq)), 24 bits.
+    ///
+    /// # Errors
+    /// An errno for a queue that was not made by [`new_xrc`](Self::new_xrc).
+    #[doc(alias = "ibv_get_srq_num")]
+    pub fn xrc_number(&self) -> Result<u32, Error> {
+        let verb = "ibv_get_srq_num";
+        let raw = self.0.owned.raw_checked(verb)?;
+        if self.xrc_domain().is_none() {
+            // Providers look for the number where other queues have something else.
+            return Err(Error::from_errno(verb, libc::EINVAL)
+                .with_detail("the shared receive queue has no number: it is not for XRC"));
+        }
+        let mut number = 0;
+        // SAFETY: the queue is live, and the place is valid.
+        let ret = unsafe { sys::ibv_get_srq_num(raw, &mut number) };
+        from_return(verb, ret)?;
+        Ok(number)
     }
 
     /// Destroys the queue now; receives in it are dropped without a completion.

@@ -349,7 +349,7 @@ impl World {
 
     /// Takes the completions of a queue pair out of its queues.
     pub(super) fn purge(&mut self, qp: usize, cqs: [usize; 2]) {
-        for cq in cqs {
+        for cq in cqs.into_iter().filter(|&cq| cq != 0) {
             let cq = self.cqs.at("a purge", cq);
             cq.entries.retain(|entry| entry.frees.0 != qp);
         }

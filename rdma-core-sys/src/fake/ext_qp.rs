@@ -10,7 +10,7 @@ use super::{data, enter, null, qp, violation};
 use crate::bindings::{
     ibv_ah, ibv_context, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp,
     ibv_qp_create_send_ops_flags as O, ibv_qp_ex, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask,
-    ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode,
+    ibv_qp_type, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode,
 };
 use crate::inline::{WR_FLUSH_OFFSET, ibv_wr_flush_fn};
 use crate::unions::{ibv_send_wr_atomic, ibv_send_wr_bind_mw, ibv_send_wr_rdma, ibv_send_wr_ud};
@@ -89,6 +89,9 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         world.devices.check(call, context);
         // SAFETY: the caller gives a filled struct, which may be written to.
         let attr = unsafe { &mut *attr };
+        if attr.qp_type == ibv_qp_type::IBV_QPT_XRC_RECV {
+            return world.new_xrc_target(call, context, attr);
+        }
         let known = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD
             | ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
         let ops = attr.send_ops_flags;

@@ -14,8 +14,8 @@ use super::windows::Bind;
 use super::world::World;
 use super::{by_return, enter, null, transitions, violation};
 use crate::bindings::{
-    ibv_event_type, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_init_attr,
-    ibv_qp_state, ibv_qp_type, ibv_sge,
+    ibv_context, ibv_event_type, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap,
+    ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_sge,
 };
 
 /// A send request in the queue.
@@ -174,7 +174,11 @@ pub(super) fn create(
     let context = world.pds.of(call, pd).context;
     let iwarp = world.devices.is_iwarp(context);
     let (send_cq, recv_cq) = (init.send_cq, init.recv_cq);
-    for cq in [send_cq, recv_cq] {
+    let xrc = init.qp_type == ibv_qp_type::IBV_QPT_XRC_SEND;
+    if recv_cq.is_null() != xrc {
+        return Err(libc::EINVAL);
+    }
+    for cq in [send_cq, recv_cq].into_iter().filter(|cq| !cq.is_null()) {
         if world.cqs.of(call, cq).context != context {
             return Err(libc::EINVAL);
         }
@@ -201,8 +205,39 @@ pub(super) fn create(
         (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
         world.srqs.at(call, srq).users += 1;
     }
+    world.pds.of(call, pd).users += 1;
+    for cq in [send_cq, recv_cq].into_iter().filter(|cq| !cq.is_null()) {
+        world.cqs.of(call, cq).users += 1;
+    }
+    Ok(insert(world, context, pd, init, None))
+}
+
+/// Makes a handle of the receiving end of an extended reliable connection, which has neither domain nor queues: a new end, or
+/// the one of a number.
+pub(super) fn create_target(
+    world: &mut World,
+    context: *mut ibv_context,
+    number: Option<u32>,
+) -> *mut ibv_qp {
+    let init = ibv_qp_init_attr {
+        qp_type: ibv_qp_type::IBV_QPT_XRC_RECV,
+        ..ibv_qp_init_attr::default()
+    };
+    insert(world, context.addr(), core::ptr::null_mut(), &init, number).cast()
+}
+
+/// Enters a queue pair, with a new number unless it has one.
+fn insert(
+    world: &mut World,
+    context: usize,
+    pd: *mut ibv_pd,
+    init: &ibv_qp_init_attr,
+    number: Option<u32>,
+) -> *mut QpMemory {
+    let (send_cq, recv_cq) = (init.send_cq, init.recv_cq);
     let handle = world.number();
-    let number = handle + 16;
+    let opened = number.is_some();
+    let number = number.unwrap_or(handle + 16);
     let c = CBox::new(QpMemory::new(ibv_qp {
         context: world.devices.context(context),
         qp_context: init.qp_context,
@@ -229,8 +264,8 @@ pub(super) fn create(
         recv_cq: recv_cq.addr(),
         number,
         qp_type: init.qp_type,
-        srq,
-        iwarp,
+        srq: (!init.srq.is_null()).then(|| init.srq.addr()),
+        iwarp: world.devices.is_iwarp(context),
         state: ibv_qp_state::IBV_QPS_RESET,
         attr: ibv_qp_attr::default(),
         send: slots(init.cap.max_send_wr),
@@ -243,12 +278,11 @@ pub(super) fn create(
         asyncs: Acks::default(),
         dying: false,
     };
-    world.pds.of(call, pd).users += 1;
-    world.cqs.of(call, send_cq).users += 1;
-    world.cqs.of(call, recv_cq).users += 1;
-    world.numbers.insert(number, address);
+    if !opened {
+        world.numbers.insert(number, address);
+    }
     world.qps.insert(address, qp);
-    Ok(pointer)
+    pointer
 }
 
 /// # Safety
@@ -272,7 +306,9 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         state.forget();
         let (number, other) = (state.number, state.attr.dest_qp_num);
         let cqs = [state.send_cq, state.recv_cq];
-        world.numbers.remove(&number);
+        if world.numbers.get(&number) == Some(&address) {
+            world.numbers.remove(&number);
+        }
         if world.knobs.purges {
             world.purge(address, cqs);
         }
@@ -280,9 +316,14 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         let Some(qp) = world.qps.remove(address) else {
             return Ok(());
         };
-        world.pds.at(call, qp.pd).users -= 1;
-        world.cqs.at(call, qp.send_cq).users -= 1;
-        world.cqs.at(call, qp.recv_cq).users -= 1;
+        // The ends of extended reliable connections lack some of these.
+        if qp.pd != 0 {
+            world.pds.at(call, qp.pd).users -= 1;
+        }
+        for cq in [qp.send_cq, qp.recv_cq].into_iter().filter(|&cq| cq != 0) {
+            world.cqs.at(call, cq).users -= 1;
+        }
+        world.release_xrc_target(call, address);
         if let Some(srq) = qp.srq {
             world.srqs.at(call, srq).users -= 1;
         }

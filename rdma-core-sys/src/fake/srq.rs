@@ -182,6 +182,7 @@ unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         let mut world = settle(world, call, Class::Srq, srq.addr());
         if let Some(srq) = world.srqs.remove(srq.addr()) {
             world.pds.at(call, srq.pd).users -= 1;
+            world.release_xrc_srq(call, srq.c.address());
             srq.c.retire();
         }
         Ok(())

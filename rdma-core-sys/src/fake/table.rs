@@ -113,6 +113,10 @@ impl<T> Table<T> {
         self.live.get_mut(&address)
     }
 
+    pub(super) fn get(&self, address: usize) -> Option<&T> {
+        self.live.get(&address)
+    }
+
     pub(super) fn remove(&mut self, address: usize) -> Option<T> {
         let object = self.live.remove(&address)?;
         self.dead.insert(address);

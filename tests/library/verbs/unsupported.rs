@@ -1,10 +1,12 @@
 //! What SoftRoCE does not have: each call says so, and leaves everything as it was.
 
+use std::os::fd::AsFd;
+
 use harness::{Failed, Need, Outcome, Test, ensure, ensure_eq, test};
 use rpma::cm::verbs::{
     AccessFlags, CompletionQueue, DeviceCapFlags, Ece, Error, ErrorKind, MemoryRegion, OdpFlags,
     ProtectionDomain, QpType, QueuePair, RegionChange, ReregisterFailure, SendRequest,
-    ThreadDomain, WrOpcode,
+    ThreadDomain, WrOpcode, XrcDomain, XrcSharing,
 };
 
 use super::by_hand::pair;
@@ -50,6 +52,11 @@ pub(crate) fn tests() -> Vec<Test> {
             "options_of_a_connection_are_unsupported_on_softroce",
             needs,
             ece,
+        ),
+        test(
+            "extended_reliable_connections_are_unsupported_on_softroce",
+            needs,
+            xrc,
         ),
         test(
             "softroce_does_not_promise_the_order_of_written_data",
@@ -218,6 +225,21 @@ fn ece() -> Outcome {
     };
     unsupported("ibv_set_ece", qp.set_ece(ece))?;
     qp.close()?;
+    Ok(())
+}
+
+fn xrc() -> Outcome {
+    let context = open()?;
+    unsupported("ibv_open_xrcd", XrcDomain::new(&context))?;
+    let file = std::fs::File::open("/proc/self/exe")?;
+    let shared = XrcDomain::shared(&context, file.as_fd(), XrcSharing::Create);
+    unsupported("ibv_open_xrcd", shared)?;
+    let pd = ProtectionDomain::new(&context)?;
+    let cq = CompletionQueue::builder(&context, 64).build()?;
+    let qp = QueuePair::builder(&pd, QpType::XRC_SEND, &cq, &cq).build();
+    unsupported("ibv_create_qp", qp)?;
+    cq.close()?;
+    pd.close()?;
     Ok(())
 }
 

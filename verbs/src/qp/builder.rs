@@ -40,6 +40,18 @@ pub struct Capabilities {
     pub max_inline_data: u32,
 }
 
+impl Capabilities {
+    pub(super) fn from_raw(cap: &sys::ibv_qp_cap) -> Self {
+        Self {
+            max_send_wr: cap.max_send_wr,
+            max_recv_wr: cap.max_recv_wr,
+            max_send_sge: cap.max_send_sge,
+            max_recv_sge: cap.max_recv_sge,
+            max_inline_data: cap.max_inline_data,
+        }
+    }
+}
+
 /// How to make a [`QueuePair`].
 #[derive(Debug, Clone)]
 #[must_use = "a builder does nothing until `build` is called"]
@@ -124,7 +136,7 @@ impl<'a> QueuePairBuilder<'a> {
     /// # Errors
     /// [`ErrorKind::Limit`] names the size that exceeds the device's, or the completion queue that
     /// is too small for the queues that the device made; [`ErrorKind::Unsupported`] for a type other
-    /// than RC, UC and UD; EINVAL or ENOMEM from the provider otherwise.
+    /// than RC, UC, UD and XRC_SEND; EINVAL or ENOMEM from the provider otherwise.
     #[doc(alias = "ibv_create_qp")]
     pub fn build(self) -> Result<QueuePair, Error> {
         self.build_with("ibv_create_qp", |init| {
@@ -148,6 +160,14 @@ impl<'a> QueuePairBuilder<'a> {
         let context = self.pd.context();
         let raw_context = context.raw_checked(verb)?;
         extended::check_native(context, ops)?;
+        if self.qp_type == QpType::XRC_SEND {
+            return Err(Error::refused(
+                verb,
+                ErrorKind::InvalidArgument,
+                "batches cannot name the shared receive queue that an XRC_SEND queue pair sends to",
+            )
+            .with_hint("build a plain queue pair, and name it with SendRequest::to_xrc_srq"));
+        }
         let explain = |error: Error| match (error.kind(), error.errno()) {
             (ErrorKind::Unsupported, Some(_)) => error.with_hint(if ops.contains(SendOps::FLUSH) {
                 "native flush needs rdma-core 45 or later; otherwise ask for fewer operations"
@@ -188,15 +208,26 @@ impl<'a> QueuePairBuilder<'a> {
                 ));
             }
         }
-        if !matches!(self.qp_type, QpType::RC | QpType::UC | QpType::UD) {
+        if self.qp_type == QpType::XRC_SEND {
+            if self.srq.is_some() {
+                return Err(Error::refused(
+                    verb,
+                    ErrorKind::InvalidArgument,
+                    "an XRC_SEND queue pair receives nothing, and takes no shared receive queue",
+                ));
+            }
+            (self.wanted.max_recv_wr, self.wanted.max_recv_sge) = (0, 0);
+        } else if !matches!(self.qp_type, QpType::RC | QpType::UC | QpType::UD) {
             return Err(Error::refused(
                 verb,
                 ErrorKind::Unsupported,
                 format!(
-                    "queue pairs of type {}: requests for RC, UC and UD only can be made here",
+                    "queue pairs of type {}: requests for RC, UC, UD and XRC_SEND only can be made \
+                     here",
                     self.qp_type
                 ),
-            ));
+            )
+            .with_hint("the receiving end of an XRC connection is an XrcTarget"));
         }
         if let Some(srq) = &self.srq {
             if srq.pd().context() != context {
@@ -204,6 +235,13 @@ impl<'a> QueuePairBuilder<'a> {
                     verb,
                     ErrorKind::InvalidArgument,
                     "the shared receive queue is of another device",
+                ));
+            }
+            if srq.xrc_domain().is_some() {
+                return Err(Error::refused(
+                    verb,
+                    ErrorKind::InvalidArgument,
+                    "the shared receive queue is for extended reliable connections",
                 ));
             }
             // There is no receive queue, and some devices insist.
@@ -227,7 +265,11 @@ impl<'a> QueuePairBuilder<'a> {
         let mut init = sys::ibv_qp_init_attr_ex {
             pd: raw_pd,
             send_cq: self.send_cq.as_raw(),
-            recv_cq: self.recv_cq.as_raw(),
+            recv_cq: if self.qp_type == QpType::XRC_SEND {
+                ptr::null_mut()
+            } else {
+                self.recv_cq.as_raw()
+            },
             srq: self
                 .srq
                 .as_ref()
@@ -267,15 +309,9 @@ impl<'a> QueuePairBuilder<'a> {
             facts: Facts {
                 qp_type: self.qp_type,
                 opcodes: OpcodeSet::new(context.transport(), self.qp_type, context.attributes()),
-                capabilities: Capabilities {
-                    max_send_wr: init.cap.max_send_wr,
-                    max_recv_wr: init.cap.max_recv_wr,
-                    max_send_sge: init.cap.max_send_sge,
-                    max_recv_sge: init.cap.max_recv_sge,
-                    max_inline_data: init.cap.max_inline_data,
-                },
+                capabilities: Capabilities::from_raw(&init.cap),
                 number,
-                has_srq: self.srq.is_some(),
+                has_srq: self.srq.is_some() || self.qp_type == QpType::XRC_SEND,
                 state: AtomicU32::new(QpState::RESET.raw()),
                 ready: Ready::default(),
                 post_send,

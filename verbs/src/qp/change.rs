@@ -25,11 +25,8 @@ impl QueuePair {
             .modifying
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let (raw, mask) = attributes.as_raw();
-        let mut raw = *raw;
-        // SAFETY: the queue pair is live; the attributes are a copy, and the kernel checks them.
-        let ret = unsafe { sys::ibv_modify_qp(qp, &mut raw, mask) };
-        from_return(verb, ret).map_err(|error| match attributes.state() {
+        // SAFETY: the queue pair is live, and nobody else changes it.
+        unsafe { modify_raw(qp, attributes) }.map_err(|error| match attributes.state() {
             Some(to) => error.with_detail(format!(
                 "queue pair {} from {} to {to}",
                 self.facts.number,
@@ -132,26 +129,46 @@ impl QueuePair {
             .modifying
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let mut raw = sys::ibv_qp_attr::default();
-        let mut init = sys::ibv_qp_init_attr::default();
-        let mask = QUERIED;
-        // SAFETY: the queue pair is live, and both places are valid.
-        let ret = unsafe { sys::ibv_query_qp(qp, &mut raw, mask.cast_signed(), &mut init) };
-        from_return(verb, ret)
+        // SAFETY: the queue pair is live, and nobody else changes it.
+        let (attributes, init) = unsafe { query_raw(qp) }
             .map_err(|error| error.with_detail(format!("queue pair {}", self.number())))?;
-        let attributes = QpAttributes::from_raw(raw, mask.cast_signed());
         if let Some(state) = attributes.state() {
             self.facts.enter(state);
         }
-        let capabilities = Capabilities {
-            max_send_wr: init.cap.max_send_wr,
-            max_recv_wr: init.cap.max_recv_wr,
-            max_send_sge: init.cap.max_send_sge,
-            max_recv_sge: init.cap.max_recv_sge,
-            max_inline_data: init.cap.max_inline_data,
-        };
-        Ok((attributes, capabilities))
+        Ok((attributes, Capabilities::from_raw(&init.cap)))
     }
+}
+
+/// Sets attributes of a C queue pair.
+///
+/// # Safety
+/// - `qp` is live, and no other thread modifies or queries it: libibverbs writes its copy of the
+///   state.
+pub(crate) unsafe fn modify_raw(
+    qp: *mut sys::ibv_qp,
+    attributes: &QpAttributes,
+) -> Result<(), Error> {
+    let (raw, mask) = attributes.as_raw();
+    let mut raw = *raw;
+    // SAFETY: the queue pair is live; the attributes are a copy, and the kernel checks them.
+    let ret = unsafe { sys::ibv_modify_qp(qp, &mut raw, mask) };
+    from_return("ibv_modify_qp", ret)
+}
+
+/// Asks for the attributes of a C queue pair.
+///
+/// # Safety
+/// - As [`modify_raw`].
+pub(crate) unsafe fn query_raw(
+    qp: *mut sys::ibv_qp,
+) -> Result<(QpAttributes, sys::ibv_qp_init_attr), Error> {
+    let mut raw = sys::ibv_qp_attr::default();
+    let mut init = sys::ibv_qp_init_attr::default();
+    let mask = QUERIED.cast_signed();
+    // SAFETY: the queue pair is live, and both places are valid.
+    let ret = unsafe { sys::ibv_query_qp(qp, &mut raw, mask, &mut init) };
+    from_return("ibv_query_qp", ret)?;
+    Ok((QpAttributes::from_raw(raw, mask), init))
 }
 
 /// All attributes from the state to the peer's number.

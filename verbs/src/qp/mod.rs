@@ -2,7 +2,7 @@
 
 mod bind;
 mod builder;
-mod change;
+pub(crate) mod change;
 mod check;
 mod drain;
 mod ece;
@@ -123,7 +123,7 @@ struct Facts {
     opcodes: OpcodeSet,
     capabilities: Capabilities,
     number: u32,
-    /// Whether receives come from a shared receive queue.
+    /// Whether there is no receive queue of its own.
     has_srq: bool,
     /// Our own record of the state: libibverbs writes its copy without a lock.
     state: AtomicU32,

@@ -91,10 +91,11 @@ impl OpcodeSet {
             set = set.with_all(IWARP);
         } else {
             set = set.with_all(DATAGRAM);
-            if connected {
+            let reliable = matches!(qp_type, QpType::RC | QpType::XRC_SEND);
+            if connected || reliable {
                 set = set.with_all(UNRELIABLE);
             }
-            if qp_type == QpType::RC {
+            if reliable {
                 set = set.with_all(RELIABLE);
                 if device.as_raw().atomic_cap != sys::ibv_atomic_cap::IBV_ATOMIC_NONE {
                     set = set.with_all(ATOMIC);
@@ -184,6 +185,8 @@ mod tests {
         assert_eq!(set(ib, QpType::RC), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
         assert_eq!(set(ib, QpType::UC), [0, 1, 2, 3, 7, 8]);
         assert_eq!(set(ib, QpType::UD), [2, 3]);
+        // Windows are bound to a queue pair that receives.
+        assert_eq!(set(ib, QpType::XRC_SEND), [0, 1, 2, 3, 4, 5, 6, 9]);
         // No immediate data and no atomics.
         assert_eq!(set(TransportType::IWARP, QpType::RC), [0, 2, 4, 7, 8, 9]);
     }

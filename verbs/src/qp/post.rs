@@ -62,7 +62,8 @@ pub enum PostErrorKind {
         /// How many bytes there are for the result.
         len: u64,
     },
-    /// A receive for a queue pair that takes its receives from a shared receive queue.
+    /// A receive for a queue pair that takes its receives from a shared receive queue, or none at
+    /// all (XRC_SEND).
     #[error("the queue pair has no receive queue of its own: post to its shared receive queue")]
     SharedReceives,
     /// A datagram without an address handle of this device.

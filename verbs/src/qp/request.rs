@@ -250,6 +250,18 @@ impl<'a> SendRequest<'a> {
         request
     }
 
+    /// The same request to the shared receive queue of this number at the peer
+    /// ([`SharedReceiveQueue::xrc_number`](crate::SharedReceiveQueue::xrc_number)): for sends, and
+    /// writes with immediate data, of a queue pair of type
+    /// [`XRC_SEND`](crate::QpType::XRC_SEND). Others ignore it.
+    #[inline]
+    #[must_use]
+    #[doc(alias = "remote_srqn")]
+    pub fn to_xrc_srq(mut self, number: u32) -> Self {
+        self.raw.qp_type.xrc.remote_srqn = number;
+        self
+    }
+
     /// The same request with `flags` instead of none.
     #[inline]
     #[must_use]

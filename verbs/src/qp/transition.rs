@@ -65,7 +65,7 @@ impl InitAttributes {
         }
     }
 
-    pub(super) fn attributes(&self, qp_type: QpType) -> QpAttributes {
+    pub(crate) fn attributes(&self, qp_type: QpType) -> QpAttributes {
         let mut all = QpAttributes::new();
         all.set_state(QpState::INIT);
         all.set(Mask::IBV_QP_PORT).port_num = self.port;
@@ -111,7 +111,7 @@ impl RtrAttributes {
         }
     }
 
-    pub(super) fn attributes(
+    pub(crate) fn attributes(
         &self,
         qp_type: QpType,
         device: &DeviceAttributes,
@@ -169,7 +169,7 @@ impl RtsAttributes {
         }
     }
 
-    pub(super) fn attributes(
+    pub(crate) fn attributes(
         &self,
         qp_type: QpType,
         device: &DeviceAttributes,

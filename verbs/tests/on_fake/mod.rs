@@ -18,3 +18,4 @@ mod running;
 mod shared_receive;
 mod unreliable;
 mod windows;
+mod xrc;

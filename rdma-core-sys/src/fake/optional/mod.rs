@@ -4,6 +4,7 @@ mod domains;
 mod extensions;
 mod query;
 mod regions;
+mod xrc;
 
 pub(super) use self::domains::release;
 pub(super) use self::query::extend;
@@ -23,6 +24,8 @@ pub(super) struct Optional {
     rereg: Option<(c_int, c_int)>,
     /// Parent domains and thread domains.
     domains: domains::Domains,
+    /// Extended reliable connections.
+    xrc: xrc::Xrc,
 }
 
 impl Optional {
@@ -31,6 +34,7 @@ impl Optional {
             noted: Vec::new(),
             rereg: None,
             domains: domains::Domains::new(),
+            xrc: xrc::Xrc::new(),
         }
     }
 
@@ -39,13 +43,17 @@ impl Optional {
     }
 
     pub(super) fn left_over(&self) -> Vec<(&'static str, usize)> {
-        std::vec![("thread domains", self.domains.threads.len())]
+        std::vec![
+            ("thread domains", self.domains.threads.len()),
+            ("XRC domains", self.xrc.domains()),
+        ]
     }
 
     pub(super) fn reset(&mut self) {
         self.noted.clear();
         self.rereg = None;
         self.domains.reset();
+        self.xrc.reset();
     }
 }
 
@@ -54,6 +62,7 @@ pub(super) fn offer(table: &mut verbs_context) {
     extensions::offer(table);
     regions::offer(table);
     domains::offer(table);
+    xrc::offer(table);
 }
 
 impl Session {
