@@ -78,6 +78,16 @@ impl End {
         connect(&self.qp, peer.qp.number(), change)
     }
 
+    /// As [`connect_with`](Self::connect_with), over a given path.
+    pub(crate) fn connect_over(
+        &self,
+        peer: &Self,
+        path: Address,
+        change: impl FnOnce(&mut RtrAttributes, &mut RtsAttributes),
+    ) -> Result<(), Failed> {
+        connect_over(&self.qp, peer.qp.number(), path, change)
+    }
+
     /// Posts a receive into the second half of the buffer.
     pub(crate) fn recv(&self, wr_id: u64) -> Result<(), Failed> {
         let sges = [self.buffer.sge(4096, 4096)];
@@ -109,14 +119,23 @@ pub(crate) fn connect(
     peer: u32,
     change: impl FnOnce(&mut RtrAttributes, &mut RtsAttributes),
 ) -> Result<(), Failed> {
+    connect_over(qp, peer, loopback(qp.context())?, change)
+}
+
+fn connect_over(
+    qp: &QueuePair,
+    peer: u32,
+    path: Address,
+    change: impl FnOnce(&mut RtrAttributes, &mut RtsAttributes),
+) -> Result<(), Failed> {
     let mut rts = RtsAttributes::new(PSN);
     if qp.qp_type() == QpType::UD {
         qp.to_rtr_datagram()?;
     } else {
         let context = qp.context();
-        let mtu = context.active_port(device().port)?.active_mtu();
+        let mtu = context.active_port(path.port)?.active_mtu();
         let mtu = mtu.and_then(PathMtu::at_most).ok_or("the port's MTU")?;
-        let mut rtr = RtrAttributes::new(loopback(context)?, mtu, peer, PSN);
+        let mut rtr = RtrAttributes::new(path, mtu, peer, PSN);
         change(&mut rtr, &mut rts);
         qp.to_rtr(&rtr)?;
     }

@@ -4,6 +4,7 @@ mod async_events;
 mod busy;
 mod by_hand;
 mod device_events;
+mod devices;
 mod draining;
 mod errors;
 mod events;
@@ -29,7 +30,13 @@ mod windows;
 use harness::{Role, Test};
 
 pub(crate) fn roles() -> Vec<Role> {
-    [ports::ROLES, busy::ROLES, device_events::ROLES].concat()
+    [
+        ports::ROLES,
+        busy::ROLES,
+        devices::ROLES,
+        device_events::ROLES,
+    ]
+    .concat()
 }
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -53,6 +60,7 @@ pub(crate) fn tests() -> Vec<Test> {
         errors::tests(),
         lost::tests(),
         busy::tests(),
+        devices::tests(),
         together::tests(),
         sizes::tests(),
         waiting::tests(),

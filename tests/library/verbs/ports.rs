@@ -1,5 +1,6 @@
 //! Devices and ports.
 
+use std::net::IpAddr;
 use std::process::Command;
 
 use harness::{
@@ -134,12 +135,35 @@ impl OwnDevice {
             device: Self::device(name),
         };
         command("ip", &["link", "add", &this.interface, "type", "dummy"])?;
-        let softroce = ["type", "rxe", "netdev", &this.interface];
+        this.add()?;
+        Ok(this)
+    }
+
+    /// On an interface that is up, with packets of `mtu` bytes, and has the address `ip` before the
+    /// device is added.
+    pub(super) fn with_address(name: &str, ip: IpAddr, mtu: u32) -> Result<Self, harness::Failed> {
+        let this = Self {
+            interface: Self::interface(name),
+            device: Self::device(name),
+        };
+        let interface = this.interface.as_str();
+        command("ip", &["link", "add", interface, "type", "dummy"])?;
+        command("ip", &["link", "set", interface, "mtu", &mtu.to_string()])?;
+        command(
+            "ip",
+            &["addr", "add", &format!("{ip}/24"), "dev", interface],
+        )?;
+        command("ip", &["link", "set", interface, "up"])?;
+        this.add()?;
+        Ok(this)
+    }
+
+    fn add(&self) -> Outcome {
+        let softroce = ["type", "rxe", "netdev", &self.interface];
         command(
             "rdma",
-            &[&["link", "add", this.device.as_str()], &softroce[..]].concat(),
-        )?;
-        Ok(this)
+            &[&["link", "add", self.device.as_str()], &softroce[..]].concat(),
+        )
     }
 }
 

@@ -68,8 +68,9 @@ impl QueuePair {
     /// A connected queue pair (RC, UC) to RTR: it receives from its peer.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a value out of range and for UD; EINVAL from another
-    /// state than INIT, ETIMEDOUT when the peer's address cannot be resolved.
+    /// [`ErrorKind::InvalidArgument`] for a value out of range and for UD, [`ErrorKind::Limit`] for a
+    /// path MTU above the port's; EINVAL from another state than INIT, ETIMEDOUT when the peer's
+    /// address cannot be resolved.
     pub fn to_rtr(&self, attributes: &RtrAttributes) -> Result<(), Error> {
         if self.qp_type() == QpType::UD {
             return Err(Error::refused(
@@ -79,7 +80,27 @@ impl QueuePair {
             )
             .with_hint("use to_rtr_datagram"));
         }
+        self.check_path_mtu(attributes)?;
         self.modify(&attributes.attributes(self.qp_type(), self.context().attributes())?)
+    }
+
+    /// Refuses packets that the port cannot carry: a device may take the value and lose them.
+    fn check_path_mtu(&self, attributes: &RtrAttributes) -> Result<(), Error> {
+        let port = attributes.address.port;
+        let active = self.context().query_port(port)?.active_mtu();
+        let asked = attributes.path_mtu;
+        match (asked.bytes(), active) {
+            (Some(bytes), Some(most)) if bytes > most => Err(Error::refused(
+                "ibv_modify_qp",
+                ErrorKind::Limit,
+                format!(
+                    "path_mtu {asked} exceeds what port {port} of device {} carries, {most} bytes",
+                    self.context().name()
+                ),
+            )
+            .with_hint("take the smaller of both ports' active_mtu: PathMtu::at_most")),
+            _ => Ok(()),
+        }
     }
 
     /// A UD queue pair to RTR: it receives from anybody who knows its Q_Key.
