@@ -2,6 +2,7 @@ mod async_events;
 mod blocking;
 mod common;
 mod completions;
+mod conventions;
 mod datagrams;
 mod drops;
 mod ends;
