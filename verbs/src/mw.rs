@@ -38,9 +38,10 @@ open_enum! {
 
 /// A memory window. Cloning gives another handle to the same one.
 ///
-/// A window of type 2 that is bound belongs to its queue pair: it is freed when that is dropped
-/// ([`is_freed`](Self::is_freed)), since a device waits for minutes otherwise. A region cannot be
-/// closed while a window is bound to it: unbind, invalidate or close the window first. On SoftRoCE a
+/// A window of type 2 is freed ([`is_freed`](Self::is_freed)) with the first queue pair to go of those
+/// that it was ever bound through: it may still be bound to that one, and a device waits for minutes
+/// then. So use a window for each queue pair, where they go at different times. A region cannot be closed while a window is bound to it: unbind,
+/// invalidate or close the window first. On SoftRoCE a
 /// write past a window of type 1 succeeds as long as it stays inside the region.
 ///
 /// # Example
@@ -82,8 +83,9 @@ struct Inner {
 struct State {
     /// Gone once the window is freed.
     owned: Option<Owned<sys::ibv_mw, ProtectionDomain>>,
-    /// The number of the queue pair that a window of type 2 was last bound through.
-    bound: Option<u32>,
+    /// The numbers of the queue pairs that a window of type 2 was bound through. To which of them it is
+    /// bound is not known: a peer may have invalidated it, and a bind may fail in its completion.
+    through: Vec<u32>,
 }
 
 /// What a window is bound to, and how.
@@ -126,7 +128,7 @@ impl MemoryWindow {
         Ok(Self(Arc::new(Inner {
             state: Mutex::new(State {
                 owned: Some(owned),
-                bound: None,
+                through: Vec::new(),
             }),
             rkey: AtomicU32::new(rkey),
             window_type,
@@ -173,11 +175,12 @@ impl MemoryWindow {
         state.owned.as_ref().map_or(ptr::null_mut(), Owned::raw)
     }
 
-    /// Runs `bind` with the C window and its present key, and records the key that it gives.
+    /// Runs `bind` with the C window and its present key, and records the key that it gives. Its error
+    /// says whether the request may be carried out all the same.
     pub(crate) fn bind_with(
         &self,
         qp_number: u32,
-        bind: impl FnOnce(*mut sys::ibv_mw, RemoteKey) -> Result<RemoteKey, Error>,
+        bind: impl FnOnce(*mut sys::ibv_mw, RemoteKey) -> Result<RemoteKey, (Error, bool)>,
     ) -> Result<RemoteKey, Error> {
         let mut state = self.0.state();
         let Some(owned) = &state.owned else {
@@ -187,11 +190,14 @@ impl MemoryWindow {
                 "the memory window was freed, by a call or with its queue pair",
             ));
         };
-        let rkey = bind(owned.raw(), self.rkey())?;
-        self.0.rkey.store(rkey.0, Ordering::Release);
-        if self.0.window_type != WindowType::TYPE_1 {
-            state.bound = Some(qp_number);
+        let result = bind(owned.raw(), self.rkey());
+        let queued = !matches!(result, Err((_, false)));
+        let of_pair = self.0.window_type != WindowType::TYPE_1;
+        if of_pair && queued && !state.through.contains(&qp_number) {
+            state.through.push(qp_number);
         }
+        let rkey = result.map_err(|(error, _)| error)?;
+        self.0.rkey.store(rkey.0, Ordering::Release);
         Ok(rkey)
     }
 }
@@ -201,10 +207,10 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Frees the window if `concerned` by the queue pair that it was bound through.
-    fn free(&self, concerned: impl FnOnce(Option<u32>) -> bool) -> Result<(), Error> {
+    /// Frees the window if `concerned` by the queue pairs that it was bound through.
+    fn free(&self, concerned: impl FnOnce(&[u32]) -> bool) -> Result<(), Error> {
         let mut state = self.state();
-        if !concerned(state.bound) {
+        if !concerned(&state.through) {
             return Ok(());
         }
         let Some(owned) = state.owned.take() else {
@@ -251,9 +257,16 @@ impl WindowBind<'_> {
                 self.len, self.offset
             ));
         }
+        let Some(addr) = self.region.iova().checked_add(self.offset as u64) else {
+            return refused(format!(
+                "a window at {} of a region at {:#x} is not within 64 bits",
+                self.offset,
+                self.region.iova()
+            ));
+        };
         Ok(sys::ibv_mw_bind_info {
             mr: self.region.as_raw(),
-            addr: self.region.iova() + self.offset as u64,
+            addr,
             length: self.len as u64,
             mw_access_flags: self.access.bits(),
         })
@@ -287,7 +300,7 @@ impl BoundWindows {
         }
     }
 
-    /// Frees those that were last bound through this queue pair.
+    /// Frees those that were bound through this queue pair.
     pub(crate) fn free(&mut self) {
         // In a forked child the locks may be held by threads that do not exist.
         if !self.origin.is_current() {
@@ -298,7 +311,7 @@ impl BoundWindows {
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
         for window in windows.drain(..).filter_map(|window| window.upgrade()) {
-            if let Err(error) = window.free(|bound| bound == Some(self.number)) {
+            if let Err(error) = window.free(|through| through.contains(&self.number)) {
                 tracing::warn!(%error, "a bound memory window could not be freed");
             }
         }

@@ -150,6 +150,8 @@ impl<T: Destroy, P> Drop for Owned<T, P> {
             // SAFETY: the object is gone and the handle is being dropped, so the parents are taken
             // exactly once.
             Ok(()) => unsafe { ManuallyDrop::drop(&mut self.parents) },
+            // In a forked child the locks of a log may be held by threads that do not exist.
+            Err(error) if error.kind() == ErrorKind::Forked => {}
             Err(error) => {
                 tracing::warn!(%error, "object could not be destroyed; it is leaked with its parents");
             }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rdma_core_sys as sys;
 
+use crate::context::Context;
 use crate::cq::{CompletionQueue, CqInner, CqRoom};
 use crate::error::{CloseError, Error, ErrorKind, from_pointer, from_return};
 use crate::owned::{Destroy, Owned};
@@ -167,20 +168,8 @@ impl SharedReceiveQueue {
         let raw_pd = pd.raw_checked(verb)?;
         let device = pd.context();
         let limits = device.attributes();
-        for (name, asked, max) in [
-            ("max_wr", max_wr, limits.max_srq_wr()),
-            ("max_sge", max_sge, limits.max_srq_sge()),
-        ] {
-            if asked > max {
-                return Err(Error::from_errno(verb, libc::EINVAL)
-                    .with_kind(ErrorKind::Limit)
-                    .with_detail(format!(
-                        "{name} {asked} exceeds what device {} allows, {max}",
-                        device.name()
-                    ))
-                    .with_hint(format!("ask for a {name} of at most {max}")));
-            }
-        }
+        check_limit(verb, device, "max_wr", max_wr, limits.max_srq_wr())?;
+        check_limit(verb, device, "max_sge", max_sge, limits.max_srq_sge())?;
         let mut rooms = HashMap::new();
         let xrc = match xrc {
             None => None,
@@ -294,12 +283,15 @@ impl SharedReceiveQueue {
     /// Makes the queue at least `max_wr` receives large.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] where the device cannot resize, [`ErrorKind::Limit`] when a
-    /// completion queue of an attached queue pair has not enough room for it (the shared receive
+    /// [`ErrorKind::Unsupported`] where the device cannot resize, [`ErrorKind::Limit`] for a size
+    /// above the device's, and when a completion queue of an attached queue pair has not enough room for it (the shared receive
     /// queue has its new size nevertheless), EINVAL when more receives are posted.
     #[doc(alias = "ibv_modify_srq")]
     pub fn resize(&self, max_wr: u32) -> Result<(), Error> {
         let verb = "ibv_modify_srq";
+        let device = self.pd().context();
+        let max = device.attributes().max_srq_wr();
+        check_limit(verb, device, "max_wr", max_wr, max)?;
         // Nobody attaches to the old size meanwhile.
         let rooms = self.rooms();
         let live: Vec<_> = rooms.values().filter_map(Weak::upgrade).collect();
@@ -467,6 +459,25 @@ impl SharedReceiveQueue {
         rooms.insert(key, Arc::downgrade(&room));
         Ok(room)
     }
+}
+
+fn check_limit(
+    verb: &'static str,
+    device: &Context,
+    name: &str,
+    asked: u32,
+    max: u32,
+) -> Result<(), Error> {
+    if asked <= max {
+        return Ok(());
+    }
+    Err(Error::from_errno(verb, libc::EINVAL)
+        .with_kind(ErrorKind::Limit)
+        .with_detail(format!(
+            "{name} {asked} exceeds what device {} allows, {max}",
+            device.name()
+        ))
+        .with_hint(format!("ask for a {name} of at most {max}")))
 }
 
 fn lock(room: &Mutex<CqRoom>) -> std::sync::MutexGuard<'_, CqRoom> {

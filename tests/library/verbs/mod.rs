@@ -14,6 +14,7 @@ mod extended_native;
 mod extended_operations;
 mod limits;
 mod lost;
+mod misuse;
 mod native;
 mod objects;
 mod optional;
@@ -60,6 +61,7 @@ pub(crate) fn tests() -> Vec<Test> {
         errors::tests(),
         lost::tests(),
         busy::tests(),
+        misuse::tests(),
         devices::tests(),
         together::tests(),
         sizes::tests(),

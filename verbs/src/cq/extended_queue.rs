@@ -168,7 +168,7 @@ impl ExtendedCompletionQueue {
     ) -> Result<&'a mut [ExtendedCompletion], Error> {
         let got = self
             .queue
-            .wait_with(deadline, || Ok(self.poll(out)?.len()))?;
+            .wait_with(out.len(), deadline, || Ok(self.poll(out)?.len()))?;
         // SAFETY: the last poll filled the first `got` entries.
         Ok(unsafe { filled(out, got) })
     }

@@ -115,24 +115,33 @@ impl CompletionQueue {
     ///
     /// # Errors
     /// [`ErrorKind::TimedOut`] once the deadline has passed with an empty queue,
-    /// [`ErrorKind::NoChannel`] or [`ErrorKind::SharedChannel`] when there is no channel of its own.
+    /// [`ErrorKind::InvalidArgument`] for an empty `out`, [`ErrorKind::NoChannel`] or [`ErrorKind::SharedChannel`] when there is no channel of its own.
     pub fn wait<'a>(
         &self,
         out: &'a mut [MaybeUninit<WorkCompletion>],
         deadline: Deadline,
     ) -> Result<&'a mut [WorkCompletion], Error> {
-        let got = self.wait_with(deadline, || Ok(self.poll(out)?.len()))?;
+        let got = self.wait_with(out.len(), deadline, || Ok(self.poll(out)?.len()))?;
         // SAFETY: the last poll filled the first `got` entries.
         Ok(unsafe { filled(out, got) })
     }
 
-    /// Waits until `poll` has got completions, and says how many: polls, arms, polls, sleeps, again.
+    /// Waits until `poll`, which has `room` for completions, has got some, and says how many: polls,
+    /// arms, polls, sleeps, again.
     fn wait_with(
         &self,
+        room: usize,
         deadline: Deadline,
         mut poll: impl FnMut() -> Result<usize, Error>,
     ) -> Result<usize, Error> {
         let channel = self.own_channel()?;
+        if room == 0 {
+            return Err(Error::refused(
+                "ibv_poll_cq",
+                ErrorKind::InvalidArgument,
+                "a wait for completions was given no room for any",
+            ));
+        }
         loop {
             let over = deadline.has_passed();
             let got = poll()?;

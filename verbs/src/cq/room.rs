@@ -37,6 +37,12 @@ impl Room {
         unpack(self.word.load(Ordering::Acquire)).0
     }
 
+    /// Entries that nobody was promised.
+    pub(crate) fn spare(&self) -> u32 {
+        let (entries, promised) = unpack(self.word.load(Ordering::Acquire));
+        entries.saturating_sub(promised)
+    }
+
     /// Promises `wanted` entries.
     fn reserve(&self, verb: &'static str, wanted: u32) -> Result<(), Error> {
         let fits = |word| {

@@ -12,7 +12,7 @@ use rdma_core_sys as sys;
 pub use self::rereg::{RegionChange, ReregisterError, ReregisterFailure, UnusableRegion};
 
 use self::special::explain;
-use crate::error::{CloseError, Error, from_pointer, from_return};
+use crate::error::{CloseError, Error, ErrorKind, from_pointer, from_return};
 use crate::flags::{AccessFlags, open_enum};
 use crate::owned::{Destroy, Owned};
 use crate::pd::ProtectionDomain;
@@ -111,7 +111,8 @@ impl MemoryRegion {
     /// Registers `len` bytes from `addr` on, which requests of either side name from `iova` on.
     ///
     /// # Errors
-    /// As [`register`](Self::register).
+    /// As [`register`](Self::register); [`ErrorKind::InvalidArgument`] when `iova + len` exceeds 64
+    /// bits.
     ///
     /// # Safety
     /// As [`register`](Self::register).
@@ -126,6 +127,7 @@ impl MemoryRegion {
     ) -> Result<Self, Error> {
         let verb = "ibv_reg_mr_iova2";
         let raw_pd = pd.raw_checked(verb)?;
+        check_end(verb, iova, len)?;
         // SAFETY: the domain is live; the caller answers for the memory.
         let raw = unsafe { sys::ibv_reg_mr_iova2(raw_pd, addr.cast(), len, iova, access.bits()) };
         let raw = from_pointer(verb, raw)
@@ -158,6 +160,7 @@ impl MemoryRegion {
     ) -> Result<Self, Error> {
         let verb = "ibv_reg_dmabuf_mr";
         let raw_pd = pd.raw_checked(verb)?;
+        check_end(verb, iova, len)?;
         let (fd, access) = (fd.as_raw_fd(), access.bits().cast_signed());
         // SAFETY: the domain is live and the descriptor open; the caller answers for the memory.
         let raw = unsafe { sys::ibv_reg_dmabuf_mr(raw_pd, offset, len, iova, fd, access) };
@@ -253,6 +256,18 @@ impl MemoryRegion {
     pub fn as_raw(&self) -> *mut sys::ibv_mr {
         self.owned.raw()
     }
+}
+
+/// Refuses addresses that go on from 0 past the last one, which kernels take.
+fn check_end(verb: &'static str, iova: u64, len: usize) -> Result<(), Error> {
+    if iova.checked_add(len as u64).is_some() {
+        return Ok(());
+    }
+    Err(Error::refused(
+        verb,
+        ErrorKind::InvalidArgument,
+        format!("{len} bytes at {iova:#x} do not end within 64 bits"),
+    ))
 }
 
 impl fmt::Debug for MemoryRegion {

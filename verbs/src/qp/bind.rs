@@ -22,7 +22,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a range outside the
-    /// region, a region of another domain, or a window that was freed; those of
+    /// region, a region of another domain, a window that was freed, and for the flag INLINE; those of
     /// [`post_send`](Self::post_send) otherwise.
     #[doc(alias = "ibv_bind_mw")]
     #[doc(alias = "ibv_inc_rkey")]
@@ -47,6 +47,7 @@ impl QueuePair {
         window: &MemoryWindow,
         bind: &WindowBind<'_>,
     ) -> Result<sys::ibv_mw_bind_info, Error> {
+        not_inline(bind.flags)?;
         let info = bind.to_raw(verb, window)?;
         if window.pd().context() != self.context() {
             return Err(Error::refused(
@@ -113,7 +114,8 @@ impl QueuePair {
         wr_id: u64,
         flags: SendFlags,
         info: sys::ibv_mw_bind_info,
-    ) -> Result<RemoteKey, Error> {
+    ) -> Result<RemoteKey, (Error, bool)> {
+        not_inline(flags).map_err(|error| (error.into(), false))?;
         let mut raw = sys::ibv_mw_bind {
             wr_id,
             send_flags: flags.bits(),
@@ -122,7 +124,7 @@ impl QueuePair {
         // SAFETY: queue pair, window and region are live and of one device. The window's lock is
         // held by the caller. Memory that the region does not give away is not given by a window.
         let ret = unsafe { sys::ibv_bind_mw(self.as_raw(), mw, &mut raw) };
-        from_return("ibv_bind_mw", ret)?;
+        from_return("ibv_bind_mw", ret).map_err(|error| (error, true))?;
         // SAFETY: the window is live; its lock is held, and only a bind writes the key.
         Ok(RemoteKey(unsafe { (*mw).rkey }))
     }
@@ -133,13 +135,14 @@ impl QueuePair {
         bind: &WindowBind<'_>,
         info: sys::ibv_mw_bind_info,
         old: RemoteKey,
-    ) -> Result<RemoteKey, Error> {
+    ) -> Result<RemoteKey, (Error, bool)> {
         let rkey = sys::ibv_inc_rkey(old.0);
         let mut request =
             SendRequest::bind_window(bind.wr_id, mw, rkey, info).with_flags(bind.flags);
         // SAFETY: the request names a live window and region, and no memory to be read or written
         // for it; the region's own contract covers what a peer does through the window.
-        unsafe { self.post_send(&mut request) }?;
+        unsafe { self.post_send(&mut request) }
+            .map_err(|error| (error.into(), error.queued > 0))?;
         // What the library does itself for type 1: some providers tell the device the present key.
         // SAFETY: the window is live and its lock is held, without which nothing reads the key.
         unsafe { (*mw).rkey = rkey };
@@ -168,6 +171,15 @@ impl QueuePair {
         // SAFETY: the flag INLINE is set and the data is readable during the call.
         unsafe { self.post_send(&mut posted) }
     }
+}
+
+/// Refuses the flag INLINE, which means nothing where there is no data.
+fn not_inline(flags: SendFlags) -> Result<(), PostError> {
+    if !flags.contains(SendFlags::INLINE) {
+        return Ok(());
+    }
+    let kind = PostErrorKind::InlineNotAllowed(WrOpcode::BIND_MW);
+    Err(PostError::refused(kind))
 }
 
 /// A request whose data is copied while it is posted; see [`QueuePair::post_inline`].
