@@ -13,7 +13,7 @@ use crate::bindings::{
     ibv_qp_type, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode,
 };
 use crate::inline::{WR_FLUSH_OFFSET, ibv_wr_flush_fn};
-use crate::unions::{ibv_send_wr_atomic, ibv_send_wr_bind_mw, ibv_send_wr_rdma, ibv_send_wr_ud};
+use crate::unions::{ibv_send_wr_atomic, ibv_send_wr_bind_mw, ibv_send_wr_ud};
 
 /// A queue pair as rdma-core 45 and later allocate it: with room for the flush behind the rest.
 #[repr(C)]
@@ -321,7 +321,9 @@ macro_rules! operations {
 }
 
 fn rdma(request: &mut Request, rkey: u32, remote_addr: u64) {
-    request.c.wr.rdma = ibv_send_wr_rdma { remote_addr, rkey };
+    // Field by field: the arm as a whole would bring its padding, in which other arms have operands.
+    request.c.wr.rdma.remote_addr = remote_addr;
+    request.c.wr.rdma.rkey = rkey;
 }
 
 operations! {
