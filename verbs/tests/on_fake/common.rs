@@ -13,7 +13,7 @@ pub(crate) fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(5))
 }
 
-/// Memory for a region, never borrowed while it is registered.
+/// Memory for a region, at a multiple of 8, never borrowed while it is registered.
 pub(crate) struct Memory {
     start: *mut u8,
     len: usize,
@@ -21,7 +21,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn new(len: usize) -> Self {
-        let memory: Box<[u8]> = vec![0; len].into();
+        let memory: Box<[u64]> = vec![0; len.div_ceil(8)].into();
         Self {
             start: Box::into_raw(memory).cast(),
             len,
@@ -46,8 +46,9 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        let memory = std::ptr::slice_from_raw_parts_mut(self.start, self.len);
-        // SAFETY: the memory came from a box of that length.
+        let words = self.len.div_ceil(8);
+        let memory = std::ptr::slice_from_raw_parts_mut(self.start.cast::<u64>(), words);
+        // SAFETY: the memory came from a box of so many words.
         drop(unsafe { Box::from_raw(memory) });
     }
 }
