@@ -64,11 +64,16 @@ fn cases() -> BTreeMap<String, String> {
     cases
 }
 
-/// The errors that a file announces.
+/// The errors that a file announces, one or several in a line.
 fn announced(text: &str) -> BTreeSet<Place> {
-    (1..)
-        .zip(text.lines())
-        .filter_map(|(line, code)| Some((line, code.split_once(MARK)?.1.trim().to_owned())))
+    let lines = (1..).zip(text.lines());
+    lines
+        .filter_map(|(line, code)| Some((line, code.split_once(MARK)?.1)))
+        .flat_map(|(line, codes)| {
+            codes
+                .split_whitespace()
+                .map(move |code| (line, code.to_owned()))
+        })
         .collect()
 }
 

@@ -1,7 +1,7 @@
 //! A handle that was closed is gone; it comes back with the error when it could not be closed.
 
 use verbs::{AddressHandle, CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair};
-use verbs::SharedReceiveQueue;
+use verbs::{ExtendedCompletionQueue, ExtendedQueuePair, SharedReceiveQueue};
 
 fn queue_pair(qp: QueuePair) {
     let _ = qp.close();
@@ -36,6 +36,16 @@ fn address(handle: AddressHandle) {
 fn shared_receive_queue(srq: SharedReceiveQueue) {
     let _ = srq.close();
     let _ = srq.arm_limit(1); //~ E0382
+}
+
+fn extended_queue_pair(qp: ExtendedQueuePair) {
+    let _ = qp.close();
+    let _ = qp.queue_pair(); //~ E0382
+}
+
+fn extended_completion_queue(cq: ExtendedCompletionQueue) {
+    let _ = cq.close();
+    let _ = cq.queue(); //~ E0382
 }
 
 fn given_back(qp: QueuePair) {

@@ -19,6 +19,9 @@ pub(crate) struct Memory {
     len: usize,
 }
 
+// SAFETY: the memory is this object's alone, and any thread may free it.
+unsafe impl Send for Memory {}
+
 impl Memory {
     pub(crate) fn new(len: usize) -> Self {
         let memory: Box<[u64]> = vec![0; len.div_ceil(8)].into();

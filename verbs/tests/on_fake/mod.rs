@@ -17,6 +17,7 @@ mod removal;
 mod resizing;
 mod running;
 mod shared_receive;
+mod together;
 mod unreliable;
 mod windows;
 mod xrc;
