@@ -1,8 +1,8 @@
 //! Both ends of a connection.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
+use cm::verbs::sys::fake::control;
 use cm::verbs::{CompletionQueue, Context, ProtectionDomain, QpType, QueuePair};
 use cm::{
     ConnParams, ConnectOptions, Connection, Deadline, Error, ListenOptions, Listener, Request,
@@ -10,7 +10,7 @@ use cm::{
 };
 
 pub(crate) fn soon() -> Deadline {
-    Deadline::after(Duration::from_secs(5))
+    Deadline::after(control::within(5))
 }
 
 /// The addresses of the fake devices: RoCE and iWARP.

@@ -145,6 +145,12 @@ pub fn hurried() -> bool {
     cfg!(miri) && !std::env::var_os("RPMA_TEST_FULL").is_some_and(|value| value == "1")
 }
 
+/// How long something may take that takes no longer than `seconds` on a machine that is not too busy: under Miri, which
+/// carries out a thousand times fewer instructions in that time, twenty times as long.
+pub const fn within(seconds: u64) -> Duration {
+    Duration::from_secs(if cfg!(miri) { seconds * 20 } else { seconds })
+}
+
 /// Begins with a fresh world: no object, no fault.
 #[must_use]
 pub fn session() -> Session {

@@ -3,13 +3,14 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use cm::verbs::sys::fake::control;
 use rpma::{
     Completion, CompletionQueue, Connection, ConnectionConfig, ConnectionRequest, Device, Endpoint,
     Error, LocalRegion, Peer, PrivateData, RemoteRegion, Usage,
 };
 
 /// Nothing here waits for anything outside of the process.
-pub(crate) const WAIT: Duration = Duration::from_secs(5);
+pub(crate) const WAIT: Duration = control::within(5);
 
 /// The address of the fake RoCE device.
 pub(crate) fn addr(port: u16) -> SocketAddr {

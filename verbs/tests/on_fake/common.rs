@@ -1,8 +1,8 @@
 //! Two connected queue pairs, and memory for them.
 
 use std::mem::MaybeUninit;
-use std::time::Duration;
 
+use verbs::sys::fake::control;
 use verbs::{
     AccessFlags, CompletionChannel, CompletionQueue, Context, Deadline, DeviceList, Error,
     MemoryRegion, ProtectionDomain, QpAttributes, QpType, QueuePair, RemoteAddr, Sge,
@@ -10,7 +10,7 @@ use verbs::{
 };
 
 pub(crate) fn soon() -> Deadline {
-    Deadline::after(Duration::from_secs(5))
+    Deadline::after(control::within(5))
 }
 
 /// Memory for a region, at a multiple of 8, never borrowed while it is registered.
