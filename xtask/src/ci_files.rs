@@ -126,6 +126,56 @@ fn the_local_checks_call_only_subcommands_that_exist_and_every_check_there_is() 
 }
 
 #[test]
+fn where_checks_count_nothing_may_be_left_out_for_want_of_something() {
+    for (name, call) in [
+        ("ci.yml", "bash .ci/run"),
+        ("nightly.yml", "cargo xtask test --full"),
+    ] {
+        let jobs = jobs(&workflow(name));
+        let mut found = 0;
+        for step in jobs.iter().flat_map(|(_, job)| steps(job)) {
+            if step["run"].as_str().is_some_and(|run| run.contains(call)) {
+                found += 1;
+                let require_all = step["env"]["RPMA_REQUIRE_ALL"].as_str();
+                assert_eq!(require_all, Some("1"), "{name}: {call}");
+            }
+        }
+        assert_eq!(found, 1, "{name}: {call}");
+        let components = "rustup toolchain install nightly --profile minimal --component miri --component rust-src";
+        assert!(
+            scripts(&workflow(name))
+                .iter()
+                .any(|script| script.contains(components)),
+            "{name} has what Miri and AddressSanitizer need"
+        );
+    }
+}
+
+#[test]
+fn a_run_of_the_checks_leaves_no_vm_behind() {
+    for stop in [
+        "cargo xtask vm stop",
+        "cargo xtask vm --guest debian13 stop",
+    ] {
+        assert!(read(".ci/run").contains(stop), ".ci/run lacks: {stop}");
+        let scripts = scripts(&workflow("nightly.yml"));
+        assert!(
+            scripts.iter().any(|script| script.contains(stop)),
+            "nightly.yml lacks: {stop}"
+        );
+    }
+}
+
+#[test]
+fn the_nightly_run_does_nothing_that_the_tests_do_by_themselves() {
+    for script in scripts(&workflow("nightly.yml")) {
+        for word in ["cargo miri", "-Zsanitizer", "cargo test"] {
+            assert!(!script.contains(word), "{script}");
+        }
+    }
+}
+
+#[test]
 fn the_gate_needs_every_other_job_and_looks_at_each_result() {
     let workflow = workflow("ci.yml");
     let jobs = jobs(&workflow);
