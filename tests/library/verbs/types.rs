@@ -2,8 +2,9 @@
 
 use harness::{Need, Outcome, Test, device, ensure, ensure_eq, test};
 use rpma::cm::verbs::{
-    Address, AddressHandle, ErrorKind, InitAttributes, PostErrorKind, ProtectionDomain, QpState,
-    QpType, RemoteAddr, RemoteKey, RtsAttributes, SendRequest, WcFlags, WcOpcode, WrOpcode,
+    Address, AddressHandle, ErrorKind, InitAttributes, InlineRequest, PostErrorKind,
+    ProtectionDomain, QpState, QpType, RemoteAddr, RemoteKey, RtsAttributes, SendFlags,
+    SendRequest, WcFlags, WcOpcode, WrOpcode,
 };
 
 use super::by_hand::{End, QKEY, handle, pair};
@@ -20,6 +21,11 @@ pub(crate) fn tests() -> Vec<Test> {
             "a_datagram_arrives_behind_its_header_and_is_answered_by_its_completion",
             &[Need::Device],
             datagrams,
+        ),
+        test(
+            "an_inline_datagram_is_copied_before_the_call_returns_and_is_limited_to_what_was_granted",
+            &[Need::Device],
+            inline_datagrams,
         ),
         test(
             "an_operation_that_the_type_does_not_have_is_refused_before_the_device",
@@ -107,6 +113,46 @@ fn datagrams() -> Outcome {
     ensure_eq!(failed.error.kind(), ErrorKind::Busy, "handle");
     drop(failed);
     clone.close()?;
+    Ok(())
+}
+
+fn inline_datagrams() -> Outcome {
+    let (one, two) = pair(QpType::UD)?;
+    let address = handle(&one.pd)?;
+    let number = two.qp.number();
+    let max = one.qp.capabilities().max_inline_data;
+    let most = max as usize;
+    let mut data = vec![7_u8; most + 1];
+    let long = InlineRequest::datagram(1, &data, &address, number, QKEY);
+    let error = one.qp.post_inline(&long).err().ok_or("one byte more")?;
+    let given = most as u64 + 1;
+    ensure_eq!(
+        error.kind,
+        PostErrorKind::InlineTooLong { given, max },
+        "{error}"
+    );
+    let flags = SendFlags::SIGNALED;
+    two.recv(5)?;
+    let plain = InlineRequest::datagram(2, &data[..most], &address, number, QKEY);
+    one.qp.post_inline(&plain.with_flags(flags))?;
+    // The data is no longer needed, whatever the device is doing.
+    data.fill(9);
+    one.sent(2)?;
+    let completion = two.received(5)?;
+    let success = completion.result()?;
+    ensure_eq!(
+        success.byte_len(),
+        max + 40,
+        "the header's 40 bytes, and ours"
+    );
+    ensure_eq!(two.buffer.load(4096 + 40, most), vec![7; most], "data");
+    two.recv(6)?;
+    let with_imm = InlineRequest::datagram_with_imm(3, &data[..5], &address, number, QKEY, 42);
+    one.qp.post_inline(&with_imm.with_flags(flags))?;
+    one.sent(3)?;
+    let completion = two.received(6)?;
+    ensure_eq!(completion.result()?.imm(), Some(42), "immediate");
+    ensure_eq!(two.buffer.load(4096 + 40, 5), vec![9; 5], "data");
     Ok(())
 }
 

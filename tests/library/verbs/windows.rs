@@ -49,6 +49,11 @@ pub(crate) fn tests() -> Vec<Test> {
             bad_binds,
         ),
         test(
+            "a_window_of_type_1_is_unbound_without_freeing_it_and_bound_again",
+            &[Need::Device],
+            unbound,
+        ),
+        test(
             "a_region_with_a_window_is_not_closed_before_the_window",
             &[Need::Device],
             region_with_a_window,
@@ -353,6 +358,49 @@ fn bad_binds() -> Outcome {
         let error = two.qp.bind(&window, &bind).err().ok_or("bound")?;
         ensure_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
         ensure!(error.to_string().contains("freed"), "{error}");
+    }
+    Ok(())
+}
+
+fn unbound() -> Outcome {
+    for same_region in [true, false] {
+        let (one, two) = pair(QpType::RC)?;
+        let mut target = Buffer::with_access(&two.pd, 4096, WINDOWED)?;
+        let window = MemoryWindow::new(&two.pd, WindowType::TYPE_1)?;
+        let other = MemoryWindow::new(&two.pd, WindowType::TYPE_2)?;
+        let unbind = |window: &MemoryWindow| {
+            let named = if same_region { &target } else { &two.buffer };
+            let flags = SendFlags::SIGNALED;
+            two.qp.unbind(window, named.region(), 51, flags)
+        };
+        let error = unbind(&other).err().ok_or("type 2 was unbound by a call")?;
+        ensure_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        let first = bind(&two, &window, &target)?;
+        ensure_eq!(
+            write(&one, &target, first, 128)?,
+            WcStatus::SUCCESS,
+            "bound"
+        );
+        let none = unbind(&window)?;
+        two.sent(51)?;
+        ensure!(
+            none != first && none == window.rkey(),
+            "the key must change"
+        );
+        let again = bind(&two, &window, &target)?;
+        ensure_eq!(
+            write(&one, &target, again, 128)?,
+            WcStatus::SUCCESS,
+            "again"
+        );
+        let none = unbind(&window)?;
+        two.sent(51)?;
+        ensure!(none != again, "the key must change");
+        let status = write(&one, &target, again, 128)?;
+        ensure_eq!(status, WcStatus::REM_ACCESS_ERR, "unbound");
+        // The region has no window any more, though the window lives.
+        target.deregister()?;
+        ensure!(!window.is_freed(), "the window is still there");
     }
     Ok(())
 }
