@@ -300,26 +300,26 @@ impl BoundWindows {
         }
     }
 
-    /// Frees those that were bound through this queue pair.
-    pub(crate) fn free(&mut self) {
+    /// Frees those that were bound through this queue pair; those that cannot be freed stay.
+    pub(crate) fn free(&mut self) -> Result<(), Error> {
         // In a forked child the locks may be held by threads that do not exist.
         if !self.origin.is_current() {
-            return;
+            return Ok(());
         }
         let windows = self
             .windows
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
-        for window in windows.drain(..).filter_map(|window| window.upgrade()) {
-            if let Err(error) = window.free(|through| through.contains(&self.number)) {
-                tracing::warn!(%error, "a bound memory window could not be freed");
-            }
-        }
-    }
-}
-
-impl Drop for BoundWindows {
-    fn drop(&mut self) {
-        self.free();
+        let mut result = Ok(());
+        windows.retain(|window| {
+            let Some(window) = window.upgrade() else {
+                return false;
+            };
+            let freed = window.free(|through| through.contains(&self.number));
+            let failed = freed.is_err();
+            result = std::mem::replace(&mut result, Ok(())).and(freed);
+            failed
+        });
+        result
     }
 }

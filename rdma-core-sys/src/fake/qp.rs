@@ -357,6 +357,9 @@ unsafe extern "C" fn ibv_modify_qp(
             // SAFETY: the queue pair is in the table, so it is live; the library writes the field as well.
             unsafe { (*qp).state = state };
         }
+        if state == ibv_qp_state::IBV_QPS_ERR && !world.knobs.held {
+            world.flush(address, true);
+        }
         world.progress(address);
         let (number, other) = {
             let qp = world.qps.of(call, qp);

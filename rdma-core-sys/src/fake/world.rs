@@ -90,6 +90,8 @@ pub(super) struct Knobs {
     pub(super) held: bool,
     /// Completions go with their queue pair.
     pub(super) purges: bool,
+    /// Receives posted in ERR are flushed when the state is set again.
+    pub(super) late_receives: bool,
 }
 
 #[derive(Debug)]
@@ -172,6 +174,7 @@ impl World {
                 lose_confirmation: false,
                 held: false,
                 purges: false,
+                late_receives: false,
             },
             patience: PATIENCE,
             sends: Vec::new(),

@@ -1,5 +1,6 @@
 //! How to make a queue pair, and what was granted.
 
+use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
@@ -302,10 +303,10 @@ impl<'a> QueuePairBuilder<'a> {
         Ok(QueuePair {
             attached: Box::new(Attached {
                 windows: BoundWindows::new(number, owned.origin()),
-                // SAFETY: `QueuePair` drops what is attached before itself.
+                // SAFETY: `QueuePair` uses what is attached only before it destroys the queue pair.
                 groups: unsafe { Groups::new(owned.non_null(), owned.origin()) },
             }),
-            owned,
+            owned: ManuallyDrop::new(owned),
             facts: Facts {
                 qp_type: self.qp_type,
                 opcodes: OpcodeSet::new(context.transport(), self.qp_type, context.attributes()),

@@ -20,6 +20,8 @@ mod state;
 mod transition;
 
 use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -47,7 +49,7 @@ use self::multicast::Groups;
 use self::opcodes::OpcodeSet;
 use crate::context::Context;
 use crate::cq::{CompletionQueue, CqInner, CqRoom};
-use crate::error::CloseError;
+use crate::error::{CloseError, Error};
 use crate::mw::BoundWindows;
 use crate::owned::{Destroy, Owned};
 use crate::pd::ProtectionDomain;
@@ -103,10 +105,10 @@ unsafe impl Destroy for sys::ibv_qp {
 /// ```
 #[doc(alias = "ibv_qp")]
 pub struct QueuePair {
-    // Dropped before the queue pair.
     attached: Box<Attached>,
-    // Boxed, since posting does not need them.
-    owned: Owned<sys::ibv_qp, Box<Parents>>,
+    // The parents are boxed, since posting does not need them. Dropped by the drop of the whole, or
+    // not at all while something is attached.
+    owned: ManuallyDrop<Owned<sys::ibv_qp, Box<Parents>>>,
     facts: Facts,
 }
 
@@ -207,24 +209,34 @@ impl QueuePair {
     /// Destroys the queue pair now. After `Ok` the device touches no memory through it.
     ///
     /// # Errors
-    /// The errno of the call. Windows bound through it are freed and groups are left already.
+    /// The errno of the call, or of freeing a window that is bound through it. Other windows bound
+    /// through it are freed and groups are left already.
     #[doc(alias = "ibv_destroy_qp")]
-    pub fn close(self) -> Result<(), CloseError<Self>> {
-        let Self {
-            mut attached,
-            owned,
-            facts,
-        } = self;
-        attached.windows.free();
-        attached.groups.leave();
-        owned.close().map_err(|(error, owned)| CloseError {
-            error,
-            handle: Self {
-                attached,
-                owned,
-                facts,
-            },
-        })
+    pub fn close(mut self) -> Result<(), CloseError<Self>> {
+        if let Err(error) = self.attached.release() {
+            return Err(CloseError {
+                error,
+                handle: self,
+            });
+        }
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: `this` is not dropped, and its place is filled again below or never looked at.
+        let owned = unsafe { ManuallyDrop::take(&mut this.owned) };
+        match owned.close() {
+            Ok(()) => {
+                // SAFETY: `this` is not dropped and not used any more, so this is the one drop of
+                // the field; the others need none.
+                unsafe { ptr::drop_in_place(&raw mut this.attached) };
+                Ok(())
+            }
+            Err((error, owned)) => {
+                this.owned = ManuallyDrop::new(owned);
+                Err(CloseError {
+                    error,
+                    handle: ManuallyDrop::into_inner(this),
+                })
+            }
+        }
     }
 
     /// The C queue pair, for calls that this crate does not have. It must not be destroyed, and its
@@ -232,6 +244,28 @@ impl QueuePair {
     #[inline]
     pub fn as_raw(&self) -> *mut sys::ibv_qp {
         self.owned.raw()
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        if let Err(error) = self.attached.release() {
+            // Destroyed with a window, a device waits for about a minute.
+            tracing::warn!(%error, "a queue pair with a bound memory window is leaked with its parents");
+            return;
+        }
+        // SAFETY: `close` takes the field only out of a handle that is not dropped, so this is its
+        // one drop.
+        unsafe { ManuallyDrop::drop(&mut self.owned) };
+    }
+}
+
+impl Attached {
+    /// Frees the windows and leaves the groups; an error when a window could not be freed.
+    fn release(&mut self) -> Result<(), Error> {
+        let freed = self.windows.free();
+        self.groups.leave();
+        freed
     }
 }
 

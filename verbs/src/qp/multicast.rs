@@ -67,7 +67,7 @@ unsafe impl Sync for Groups {}
 
 impl Groups {
     /// # Safety
-    /// - `qp` is live as long as the result.
+    /// - `qp` is live whenever the result is used; its drop uses nothing.
     pub(super) unsafe fn new(qp: NonNull<sys::ibv_qp>, origin: Origin) -> Self {
         Self {
             qp,
@@ -82,12 +82,12 @@ impl Groups {
 
     fn detach(&self, gid: Gid, lid: u16) -> Result<(), Error> {
         let raw = sys::ibv_gid { raw: gid.0 };
-        // SAFETY: the queue pair is live as long as `self`, and the address is read in the call.
+        // SAFETY: the queue pair is live whenever `self` is used, and the address is read in the call.
         let ret = unsafe { sys::ibv_detach_mcast(self.qp.as_ptr(), &raw, lid) };
         from_return("ibv_detach_mcast", ret)
     }
 
-    /// Leaves every group.
+    /// Leaves every group; those that cannot be left are remembered.
     pub(super) fn leave(&mut self) {
         // In a forked child the calls would work on the parent's queue pair.
         if !self.origin.is_current() {
@@ -97,16 +97,14 @@ impl Groups {
             .joined
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
-        for (gid, lid) in std::mem::take(joined) {
-            if let Err(error) = self.detach(gid, lid) {
+        let mut groups = std::mem::take(joined);
+        groups.retain(|&(gid, lid)| {
+            let left = self.detach(gid, lid);
+            if let Err(error) = &left {
                 tracing::warn!(%error, %gid, "a multicast group could not be left");
             }
-        }
-    }
-}
-
-impl Drop for Groups {
-    fn drop(&mut self) {
-        self.leave();
+            left.is_err()
+        });
+        *self.joined() = groups;
     }
 }

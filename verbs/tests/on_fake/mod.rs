@@ -10,6 +10,7 @@ mod extended_completions;
 mod extended_posting;
 mod extended_violations;
 mod failing;
+mod leftovers;
 mod multicast;
 mod optional;
 mod posting;

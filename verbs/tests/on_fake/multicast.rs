@@ -3,7 +3,7 @@
 use std::net::Ipv6Addr;
 
 use verbs::sys::fake::control;
-use verbs::{Address, AddressHandle, Error, Gid, QpType, SendRequest};
+use verbs::{Address, AddressHandle, Error, ErrorKind, Gid, QpType, SendRequest};
 
 use super::common::{drain, open, outcomes};
 use super::ends::{End, QKEY, ends};
@@ -126,8 +126,19 @@ fn a_group_that_could_not_be_left_may_be_left_again() {
         .detach_multicast(group(), 0)
         .expect_err("made to fail");
     assert_eq!(error.errno(), Some(libc::EIO));
-    drop((one, two));
-    assert_eq!(fake.count("ibv_detach_mcast"), 2, "the drop leaves it");
+    fake.fail("ibv_detach_mcast", 0, libc::EIO);
+    let End {
+        qp,
+        cq,
+        region,
+        memory,
+        pd,
+    } = one;
+    let failed = qp.close().expect_err("still in the group");
+    assert_eq!(failed.error.kind(), ErrorKind::Busy);
+    drop(failed);
+    assert_eq!(fake.count("ibv_detach_mcast"), 3, "the drop leaves it");
+    drop((cq, region, memory, pd, two));
     fake.finish();
 }
 

@@ -387,6 +387,69 @@ fn a_queue_pair_frees_the_windows_that_are_bound_to_it_before_itself() {
 }
 
 #[test]
+fn leaks_a_queue_pair_whose_window_cannot_be_freed_instead_of_waiting_for_a_minute() {
+    let fake = control::session();
+    let target = Target::new().expect("a target");
+    let window = target.window(WindowType::TYPE_2).expect("a window");
+    target.bind(&window);
+    let Target {
+        region,
+        memory,
+        one,
+        two,
+    } = target;
+    let End { qp, cq, .. } = two;
+    fake.fail("ibv_dealloc_mw", 0, libc::EIO);
+    let failed = qp.close().expect_err("the window stays");
+    assert_eq!(
+        (failed.error.verb(), failed.error.errno()),
+        ("ibv_dealloc_mw", Some(libc::EIO))
+    );
+    assert_eq!(fake.count("ibv_destroy_qp"), 0, "it would wait");
+    fake.fail("ibv_dealloc_mw", 0, libc::EIO);
+    drop(failed);
+    assert_eq!(fake.count("ibv_destroy_qp"), 0, "it would wait");
+    assert!(!window.is_freed());
+    window.close().expect("freed");
+    drop((window, region, one, cq, memory));
+    let left = fake.left_over();
+    assert!(left.contains(&"1 queue pairs left".to_owned()), "{left:?}");
+    fake.discard();
+}
+
+#[test]
+fn a_queue_pair_whose_window_could_not_be_freed_may_be_closed_again() {
+    let fake = control::session();
+    let target = Target::new().expect("a target");
+    let windows = [(); 3].map(|()| {
+        let window = target.window(WindowType::TYPE_2).expect("a window");
+        target.bind(&window);
+        window
+    });
+    let Target {
+        region,
+        memory,
+        one,
+        two,
+    } = target;
+    let End {
+        qp,
+        cq,
+        region: own,
+        memory: of_own,
+        pd,
+    } = two;
+    fake.fail("ibv_dealloc_mw", 1, libc::EIO);
+    let failed = qp.close().expect_err("one window stays");
+    let freed = windows.each_ref().map(MemoryWindow::is_freed);
+    assert_eq!(freed, [true, false, true]);
+    failed.handle.close().expect("now it goes");
+    assert!(windows[1].is_freed());
+    drop((windows, region, own, one, cq, pd, memory, of_own));
+    fake.finish();
+}
+
+#[test]
 fn a_window_moves_to_another_queue_pair_and_goes_with_the_first_of_them() {
     let fake = control::session();
     let target = Target::new().expect("a target");

@@ -88,6 +88,11 @@ impl Session {
         lock().knobs.purges = true;
     }
 
+    /// Lets receives that are posted in the error state stay in the queue until that state is set again, as SoftRoCE does.
+    pub fn flush_receives_late(&self) {
+        lock().knobs.late_receives = true;
+    }
+
     /// How many completions full queues have lost since this was asked last.
     #[must_use]
     pub fn lost_completions(&self) -> usize {

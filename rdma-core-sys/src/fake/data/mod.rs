@@ -5,6 +5,7 @@ mod datagram;
 mod native_ext;
 mod post;
 
+use std::collections::VecDeque;
 use std::prelude::rust_2024::*;
 
 pub(super) use self::native_ext::is_native;
@@ -67,7 +68,7 @@ impl World {
                 return;
             };
             if qp.state == ibv_qp_state::IBV_QPS_ERR {
-                self.flush(address);
+                self.flush(address, !self.knobs.late_receives);
                 return;
             }
             let drains = match (qp.state, qp.draining) {
@@ -147,22 +148,26 @@ impl World {
         };
         let before = core::mem::replace(&mut qp.state, ibv_qp_state::IBV_QPS_ERR);
         let (number, other) = (qp.number, qp.attr.dest_qp_num);
-        self.flush(address);
+        self.flush(address, true);
         if before != ibv_qp_state::IBV_QPS_ERR {
             self.last_receive_taken(address);
         }
         self.progress_peer(number, other);
     }
 
-    /// Ends everything in the queues of a queue pair in ERR.
-    fn flush(&mut self, address: usize) {
+    /// Ends everything in the send queue of a queue pair in ERR, and in its receive queue.
+    pub(super) fn flush(&mut self, address: usize, receives: bool) {
         let Some(qp) = self.qps.find(address) else {
             return;
         };
         let (send_cq, recv_cq, number) = (qp.send_cq, qp.recv_cq, qp.number);
         qp.draining = None;
         let sends = core::mem::take(&mut qp.sends);
-        let recvs = core::mem::take(&mut qp.recvs);
+        let recvs = if receives {
+            core::mem::take(&mut qp.recvs)
+        } else {
+            VecDeque::new()
+        };
         let flushed = ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
         for wqe in sends {
             let wc = completion(wqe.wr_id, flushed, ibv_wc_opcode::IBV_WC_SEND, number, 0);
