@@ -14,12 +14,17 @@ use super::common::{Memory, Pair, everything, to_init};
 const ODD: i32 = 77;
 
 fn set_errno(value: i32) {
+    // SAFETY: the call has no precondition.
+    let place = unsafe { libc::__errno_location() };
     // SAFETY: the place is the calling thread's own, and always there.
-    unsafe { *libc::__errno_location() = value };
+    unsafe { *place = value };
 }
 
+/// What makes a call.
+type Run<'a> = &'a dyn Fn() -> Result<(), Error>;
+
 /// Fails `call` with what earlier calls may have left in errno.
-fn fails(fake: &Session, call: &'static str, run: &dyn Fn() -> Result<(), Error>) {
+fn fails(fake: &Session, call: &'static str, run: Run<'_>) {
     for stale in [0, 5] {
         fake.fail(call, 0, ODD);
         set_errno(stale);
@@ -51,7 +56,7 @@ fn every_call_tells_the_errno_of_its_own_failure() {
     let srq = SharedReceiveQueue::new(pd, 8, 1).expect("a shared receive queue");
     let events: AsyncEvents = context.async_events().expect("events");
     let open = || DeviceList::new()?.by_name("fake0")?.open();
-    let run: [(&'static str, &dyn Fn() -> Result<(), Error>); 20] = [
+    let run: [(&'static str, Run<'_>); 20] = [
         // NULL, and errno.
         ("ibv_get_device_list", &|| DeviceList::new().map(drop)),
         ("ibv_open_device", &|| open().map(drop)),
