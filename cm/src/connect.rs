@@ -8,10 +8,10 @@ use verbs::{Context, Deadline, QueuePair, sys};
 
 use crate::connection::{Connection, Side};
 use crate::error::Error;
-use crate::event::{Event, EventKind};
-use crate::id::{Home, Id, check};
+use crate::id::{Home, check};
 use crate::listen::check_queue_pair;
 use crate::params::{ConnParams, Ece, IdOptions, Message, connected};
+use crate::resolve::{Found, Search};
 use crate::source::{EventSource, Lane, OwnChannel};
 
 /// How the active side finds its way.
@@ -33,16 +33,24 @@ pub enum Progress<P, D> {
     Done(D),
 }
 
+impl<P, D> Progress<P, D> {
+    /// The same step of somebody who wraps the one that made it.
+    pub(crate) fn map<Q, E>(
+        self,
+        pending: impl FnOnce(P) -> Q,
+        done: impl FnOnce(D) -> E,
+    ) -> Progress<Q, E> {
+        match self {
+            Self::Pending(left) => Progress::Pending(pending(left)),
+            Self::Done(got) => Progress::Done(done(got)),
+        }
+    }
+}
+
 /// An address and route being resolved.
 #[derive(Debug)]
 #[must_use = "dropping it gives the attempt up"]
-pub struct Resolving<S = OwnChannel> {
-    // Before the channel that its events arrive on.
-    id: Id,
-    events: S,
-    peer: SocketAddr,
-    deadline: Deadline,
-}
+pub struct Resolving<S = OwnChannel>(Search<S>);
 
 impl Resolving<OwnChannel> {
     /// Starts to look for a device and a route to `peer`. All of it ends at `deadline`.
@@ -72,15 +80,7 @@ impl<S: EventSource> Resolving<S> {
         deadline: Deadline,
     ) -> Result<Self, Error> {
         let space = connected(options.id.port_space, "rdma_create_id")?;
-        let id = Id::new(space, home, lane)?;
-        id.set_options(&options.id)?;
-        id.resolve_addr(options.source, peer, deadline)?;
-        Ok(Self {
-            id,
-            events,
-            peer,
-            deadline,
-        })
+        Search::begin(events, home, lane, space, peer, options, deadline).map(Self)
     }
 
     /// How long an acknowledgement is waited for: 4.096 µs · 2^`code`, up to 31. Asks the connection
@@ -102,7 +102,7 @@ impl<S: EventSource> Resolving<S> {
             )
             .into());
         }
-        self.id.set_ack_timeout(code)
+        self.0.id.set_ack_timeout(code)
     }
 
     /// Goes on as far as possible without waiting.
@@ -111,15 +111,7 @@ impl<S: EventSource> Resolving<S> {
     /// [`Error::AddressNotResolved`], [`Error::RouteNotResolved`], or [`Error::TimedOut`] once the
     /// deadline has passed.
     pub fn try_advance(self) -> Result<Progress<Self, Resolved<S>>, Error> {
-        while let Some(arrived) = self.events.try_next()? {
-            if self.step(&arrived.event)? {
-                return Ok(Progress::Done(self.resolved()?));
-            }
-        }
-        if self.deadline.has_passed() {
-            return Err(self.timed_out());
-        }
-        Ok(Progress::Pending(self))
+        Ok(self.0.try_advance()?.map(Self, Resolved))
     }
 
     /// Waits until address and route are known, or the deadline has passed.
@@ -127,102 +119,34 @@ impl<S: EventSource> Resolving<S> {
     /// # Errors
     /// As [`try_advance`](Self::try_advance).
     pub fn wait(self) -> Result<Resolved<S>, Error> {
-        loop {
-            let arrived = self.events.next(self.deadline)?;
-            let Some(arrived) = arrived else {
-                return Err(self.timed_out());
-            };
-            if self.step(&arrived.event)? {
-                return self.resolved();
-            }
-        }
-    }
-
-    /// Takes one event; `true` when everything is resolved.
-    fn step(&self, event: &Event) -> Result<bool, Error> {
-        let (peer, errno) = (self.peer, event.errno());
-        match event.kind() {
-            EventKind::ADDR_RESOLVED => {
-                // SAFETY: the address has just been resolved, so the id has a device.
-                let started = unsafe { self.id.resolve_route(self.deadline) };
-                // A loopback address is given any device, which then has no interface for it.
-                started.map_err(|error| match &error {
-                    Error::Call(call) if call.errno() == Some(libc::ENODEV) => {
-                        Error::RouteNotResolved {
-                            peer,
-                            errno: libc::ENODEV,
-                        }
-                    }
-                    _ => error,
-                })?;
-                Ok(false)
-            }
-            EventKind::ROUTE_RESOLVED => Ok(true),
-            EventKind::ADDR_ERROR => Err(Error::AddressNotResolved { peer, errno }),
-            EventKind::ROUTE_ERROR => Err(Error::RouteNotResolved { peer, errno }),
-            EventKind::DEVICE_REMOVAL => Err(Error::DeviceRemoved { peer }),
-            kind => {
-                tracing::debug!(%kind, status = event.status(), "event ignored while resolving");
-                Ok(false)
-            }
-        }
-    }
-
-    fn resolved(self) -> Result<Resolved<S>, Error> {
-        let peer = self.peer;
-        // Both events are in, so none is pending that would write these fields.
-        let context = self.id.context()?.ok_or(Error::AddressNotResolved {
-            peer,
-            errno: libc::ENODEV,
-        })?;
-        let (local, _) = self.id.addresses();
-        Ok(Resolved {
-            id: self.id,
-            events: self.events,
-            context,
-            peer,
-            local,
-        })
-    }
-
-    fn timed_out(&self) -> Error {
-        Error::TimedOut {
-            what: format!("resolving the address or route of {}", self.peer),
-        }
+        self.0.wait().map(Resolved)
     }
 }
 
 impl AsFd for Resolving<OwnChannel> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.events.as_fd()
+        self.0.events.as_fd()
     }
 }
 
 /// A device and a route to the peer: what it takes to connect.
 #[derive(Debug)]
-pub struct Resolved<S = OwnChannel> {
-    // Before the channel that its events arrive on.
-    id: Id,
-    events: S,
-    context: Context,
-    peer: SocketAddr,
-    local: Option<SocketAddr>,
-}
+pub struct Resolved<S = OwnChannel>(Found<S>);
 
 impl<S: EventSource> Resolved<S> {
     /// The device that leads to the peer; the queue pair must be of it.
     pub fn context(&self) -> &Context {
-        &self.context
+        &self.0.context
     }
 
     /// The peer's address.
     pub fn peer_addr(&self) -> SocketAddr {
-        self.peer
+        self.0.peer
     }
 
     /// The local address the connection will come from.
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.local
+        self.0.local
     }
 
     /// Brings a new queue pair to INIT, so that receives can be posted before connecting.
@@ -230,7 +154,7 @@ impl<S: EventSource> Resolved<S> {
     /// # Errors
     /// The failed call.
     pub fn init_qp(&self, qp: &QueuePair) -> Result<(), Error> {
-        self.id.init_qp(qp)
+        self.0.id.init_qp(qp)
     }
 
     /// Tells the peer these extended connection capabilities with the request.
@@ -239,7 +163,7 @@ impl<S: EventSource> Resolved<S> {
     /// The failed call.
     #[doc(alias = "rdma_set_local_ece")]
     pub fn set_local_ece(&self, ece: Ece) -> Result<(), Error> {
-        self.id.set_local_ece(ece)
+        self.0.id.set_local_ece(ece)
     }
 
     /// Asks the peer for a connection of `qp`, which [`init_qp`](Self::init_qp) has prepared.
@@ -256,24 +180,31 @@ impl<S: EventSource> Resolved<S> {
         private_data: &[u8],
     ) -> Result<Connection<S>, Error> {
         let verb = "rdma_connect";
-        check_queue_pair(&qp, &self.context, verb)?;
-        Message::Request.check_private_data(self.context.transport(), private_data)?;
+        let Found {
+            id,
+            events,
+            context,
+            peer,
+            local,
+        } = self.0;
+        check_queue_pair(&qp, &context, verb)?;
+        Message::Request.check_private_data(context.transport(), private_data)?;
         params.check(verb)?;
-        let limits = self.context.attributes();
+        let limits = context.attributes();
         let params = params.limited(limits.max_qp_rd_atom(), limits.max_qp_init_rd_atom());
         let mut c = params.to_c(qp.number(), private_data);
-        self.id.origin().check(verb)?;
+        id.origin().check(verb)?;
         // SAFETY: the id has device and route; parameters and private data are live.
-        let ret = unsafe { sys::rdma_connect(self.id.raw(), &mut c) };
-        check(verb, ret).map_err(|e| e.with_detail(format!("peer {}", self.peer)))?;
+        let ret = unsafe { sys::rdma_connect(id.raw(), &mut c) };
+        check(verb, ret).map_err(|e| e.with_detail(format!("peer {peer}")))?;
         Ok(Connection::new(
             qp,
-            self.id,
-            self.events,
+            id,
+            events,
             Side::Active,
             params,
-            self.peer,
-            self.local,
+            peer,
+            local,
         ))
     }
 }

@@ -11,11 +11,13 @@ use verbs::{Deadline, wait_readable};
 
 use crate::channel::EventChannel;
 use crate::connect::{ConnectOptions, Resolving};
+use crate::datagram::{DatagramListener, DatagramResolving, Multicast};
 use crate::error::Error;
 use crate::event::RawId;
 use crate::id::{Home, Id};
 use crate::incoming::IncomingId;
 use crate::listen::{ListenOptions, Listener};
+use crate::params::IdOptions;
 use crate::source::{Arrived, Routed};
 
 /// Reads the events of many ids from one channel in a thread of its own, and hands each to the
@@ -128,13 +130,53 @@ impl Dispatcher {
         addr: SocketAddr,
         options: &ListenOptions,
     ) -> Result<Listener<Routed>, Error> {
-        let room = match options.backlog {
-            0 => DEFAULT_BACKLOG,
-            room => usize::from(room),
-        };
-        let events = Routed::new(room);
+        let events = Routed::new(room(options));
         let lane = events.lane();
         Listener::begin(events, &self.home(), Some(lane), addr, options)
+    }
+
+    /// Starts to look for a device and a route to `peer`, as [`DatagramResolving::start`].
+    ///
+    /// # Errors
+    /// As [`DatagramResolving::start`].
+    pub fn resolve_datagram(
+        &self,
+        peer: SocketAddr,
+        options: &ConnectOptions,
+        deadline: Deadline,
+    ) -> Result<DatagramResolving<Routed>, Error> {
+        let events = Routed::new(0);
+        let lane = events.lane();
+        DatagramResolving::begin(events, &self.home(), Some(lane), peer, options, deadline)
+    }
+
+    /// Listens for questions at `addr`, as [`DatagramListener::bind`]; the queue is bounded as that
+    /// of [`listen`](Self::listen).
+    ///
+    /// # Errors
+    /// As [`DatagramListener::bind`].
+    pub fn listen_datagram(
+        &self,
+        addr: SocketAddr,
+        options: &ListenOptions,
+    ) -> Result<DatagramListener<Routed>, Error> {
+        let events = Routed::new(room(options));
+        let lane = events.lane();
+        DatagramListener::begin(events, &self.home(), Some(lane), addr, options)
+    }
+
+    /// Binds to a local address for multicast, as [`Multicast::bind`].
+    ///
+    /// # Errors
+    /// As [`Multicast::bind`].
+    pub fn multicast(
+        &self,
+        addr: SocketAddr,
+        options: &IdOptions,
+    ) -> Result<Multicast<Routed>, Error> {
+        let events = Routed::new(0);
+        let lane = events.lane();
+        Multicast::begin(events, &self.home(), Some(lane), addr, options)
     }
 
     /// Why events could not be read, the last time that happened. The thread goes on trying.
@@ -151,6 +193,14 @@ impl Dispatcher {
             channel: self.0.channel.clone(),
             keeper: Some(Arc::clone(&self.0)),
         }
+    }
+}
+
+/// How many requests may wait.
+fn room(options: &ListenOptions) -> usize {
+    match options.backlog {
+        0 => DEFAULT_BACKLOG,
+        room => usize::from(room),
     }
 }
 

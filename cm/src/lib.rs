@@ -3,6 +3,10 @@
 //! ```text
 //! active:   Resolving → Resolved → Connection (connecting → established → closed)
 //! passive:  Listener  → Request  → Connection (connecting → established → closed)
+//!
+//! datagrams, asking:     DatagramResolving → DatagramResolved → DatagramLookup → DatagramPeer
+//! datagrams, answering:  DatagramListener  → DatagramRequest
+//! multicast:             Multicast → Group (joining → joined, left on drop)
 //! ```
 //!
 //! Each connection and each listener has an event channel of its own. Its descriptor ([`AsFd`]) is
@@ -46,6 +50,7 @@ mod address;
 mod channel;
 mod connect;
 mod connection;
+mod datagram;
 mod device;
 mod dispatcher;
 mod error;
@@ -55,6 +60,7 @@ mod incoming;
 mod listen;
 mod params;
 mod port_space;
+mod resolve;
 mod source;
 
 pub use verbs;
@@ -62,6 +68,10 @@ pub use verbs::Deadline;
 
 pub use crate::connect::{ConnectOptions, Progress, Resolved, Resolving};
 pub use crate::connection::{Connection, ConnectionEvent, ConnectionState};
+pub use crate::datagram::{
+    DatagramListener, DatagramLookup, DatagramPeer, DatagramRequest, DatagramResolved,
+    DatagramResolving, Group, GroupState, JoinKind, Multicast, MulticastEvent,
+};
 pub use crate::device::{device_of_local, device_of_remote, devices};
 pub use crate::dispatcher::Dispatcher;
 pub use crate::error::Error;

@@ -138,6 +138,7 @@ pub struct Ece {
 
 /// A message of the handshake that carries private data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Message {
     /// The active side's request: up to 56 bytes on InfiniBand and RoCE.
     Request,
@@ -145,6 +146,12 @@ pub enum Message {
     Accept,
     /// A refusal: up to 148 bytes.
     Reject,
+    /// A question for a queue pair that takes datagrams: up to 180 bytes.
+    DatagramRequest,
+    /// The answer to such a question: up to 136 bytes.
+    DatagramAccept,
+    /// The refusal of such an answer: up to 136 bytes.
+    DatagramReject,
 }
 
 impl Message {
@@ -158,6 +165,8 @@ impl Message {
             Self::Request => 56,
             Self::Accept => 196,
             Self::Reject => 148,
+            Self::DatagramRequest => 180,
+            Self::DatagramAccept | Self::DatagramReject => 136,
         }
     }
 
@@ -175,6 +184,9 @@ impl Message {
                 Self::Request => "connection request",
                 Self::Accept => "connection acceptance",
                 Self::Reject => "rejection",
+                Self::DatagramRequest => "datagram request",
+                Self::DatagramAccept => "datagram answer",
+                Self::DatagramReject => "datagram refusal",
             },
             given: data.len(),
             max,
@@ -192,6 +204,9 @@ mod tests {
             (Message::Request, 56),
             (Message::Accept, 196),
             (Message::Reject, 148),
+            (Message::DatagramRequest, 180),
+            (Message::DatagramAccept, 136),
+            (Message::DatagramReject, 136),
         ] {
             let ib = TransportType::INFINIBAND;
             assert!(message.check_private_data(ib, &vec![0; max]).is_ok());

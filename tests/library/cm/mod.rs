@@ -1,5 +1,6 @@
 //! Rules of the crate `cm`.
 
+mod dispatcher;
 mod drops;
 mod handshake;
 mod limits;
@@ -19,6 +20,7 @@ pub(crate) fn tests() -> Vec<Test> {
         handshake::tests(),
         limits::tests(),
         drops::tests(),
+        dispatcher::tests(),
     ]
     .into_iter()
     .flatten()

@@ -1,0 +1,132 @@
+//! From an address to a device and a route, for connections and datagrams alike.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use verbs::{Context, Deadline};
+
+use crate::connect::{ConnectOptions, Progress};
+use crate::error::Error;
+use crate::event::{Event, EventKind};
+use crate::id::{Home, Id};
+use crate::port_space::PortSpace;
+use crate::source::{EventSource, Lane};
+
+/// An address and route being looked for.
+#[derive(Debug)]
+pub(crate) struct Search<S> {
+    // Before the channel that its events arrive on.
+    pub(crate) id: Id,
+    pub(crate) events: S,
+    peer: SocketAddr,
+    deadline: Deadline,
+}
+
+/// A device and a route.
+#[derive(Debug)]
+pub(crate) struct Found<S> {
+    // Before the channel that its events arrive on.
+    pub(crate) id: Id,
+    pub(crate) events: S,
+    pub(crate) context: Context,
+    pub(crate) peer: SocketAddr,
+    pub(crate) local: Option<SocketAddr>,
+}
+
+impl<S: EventSource> Search<S> {
+    pub(crate) fn begin(
+        events: S,
+        home: &Home,
+        lane: Option<Arc<Lane>>,
+        space: PortSpace,
+        peer: SocketAddr,
+        options: &ConnectOptions,
+        deadline: Deadline,
+    ) -> Result<Self, Error> {
+        let id = Id::new(space, home, lane)?;
+        id.set_options(&options.id)?;
+        id.resolve_addr(options.source, peer, deadline)?;
+        Ok(Self {
+            id,
+            events,
+            peer,
+            deadline,
+        })
+    }
+
+    /// Goes on as far as possible without waiting.
+    pub(crate) fn try_advance(self) -> Result<Progress<Self, Found<S>>, Error> {
+        while let Some(arrived) = self.events.try_next()? {
+            if self.step(&arrived.event)? {
+                return Ok(Progress::Done(self.found()?));
+            }
+        }
+        if self.deadline.has_passed() {
+            return Err(self.timed_out());
+        }
+        Ok(Progress::Pending(self))
+    }
+
+    /// Waits until address and route are known, or the deadline has passed.
+    pub(crate) fn wait(self) -> Result<Found<S>, Error> {
+        while let Some(arrived) = self.events.next(self.deadline)? {
+            if self.step(&arrived.event)? {
+                return self.found();
+            }
+        }
+        Err(self.timed_out())
+    }
+
+    /// Takes one event; `true` when everything is resolved.
+    fn step(&self, event: &Event) -> Result<bool, Error> {
+        let (peer, errno) = (self.peer, event.errno());
+        match event.kind() {
+            EventKind::ADDR_RESOLVED => {
+                // SAFETY: the address has just been resolved, so the id has a device.
+                let started = unsafe { self.id.resolve_route(self.deadline) };
+                // A loopback address is given any device, which then has no interface for it.
+                started.map_err(|error| match &error {
+                    Error::Call(call) if call.errno() == Some(libc::ENODEV) => {
+                        Error::RouteNotResolved {
+                            peer,
+                            errno: libc::ENODEV,
+                        }
+                    }
+                    _ => error,
+                })?;
+                Ok(false)
+            }
+            EventKind::ROUTE_RESOLVED => Ok(true),
+            EventKind::ADDR_ERROR => Err(Error::AddressNotResolved { peer, errno }),
+            EventKind::ROUTE_ERROR => Err(Error::RouteNotResolved { peer, errno }),
+            EventKind::DEVICE_REMOVAL => Err(Error::DeviceRemoved { peer }),
+            kind => {
+                tracing::debug!(%kind, status = event.status(), "event ignored while resolving");
+                Ok(false)
+            }
+        }
+    }
+
+    fn found(self) -> Result<Found<S>, Error> {
+        let peer = self.peer;
+        // Both events are in, so none is pending that would write these fields.
+        let context = self.id.context()?.ok_or(Error::AddressNotResolved {
+            peer,
+            errno: libc::ENODEV,
+        })?;
+        let (local, _) = self.id.addresses();
+        Ok(Found {
+            id: self.id,
+            events: self.events,
+            context,
+            peer,
+            local,
+        })
+    }
+
+    fn timed_out(&self) -> Error {
+        Error::TimedOut {
+            what: format!("resolving the address or route of {}", self.peer),
+        }
+    }
+}
