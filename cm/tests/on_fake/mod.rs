@@ -1,6 +1,7 @@
 mod addresses;
 mod blocking;
 mod common;
+mod datagrams;
 mod dispatcher;
 mod events;
 mod failing;

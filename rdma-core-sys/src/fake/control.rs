@@ -10,6 +10,7 @@
 mod device;
 
 use core::ffi::c_int;
+use core::net::IpAddr;
 use core::time::Duration;
 use std::prelude::rust_2024::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -258,6 +259,11 @@ impl Session {
             status,
             data.map(<[u8]>::to_vec),
         );
+    }
+
+    /// Lets an id that has joined a multicast group lose it; `token` is what the join was given as its context.
+    pub fn lose_group(&self, group: IpAddr, token: usize, status: c_int) {
+        lock().lose_group(group, token, status);
     }
 
     /// How long a call may wait that C would let wait for ever, before the process is ended.

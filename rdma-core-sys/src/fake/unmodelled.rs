@@ -1,6 +1,6 @@
 //! What the fake does not have: the symbols are there, and answer as a provider without the operation does.
 
-use core::ffi::{c_char, c_int, c_uint, c_void};
+use core::ffi::{c_char, c_int, c_uint};
 
 use super::{minus_one, null};
 use crate::bindings::*;
@@ -70,9 +70,6 @@ minus_one_functions! {
     fn rdma_create_qp(*mut rdma_cm_id, *mut ibv_pd, *mut ibv_qp_init_attr);
     fn rdma_create_qp_ex(*mut rdma_cm_id, *mut ibv_qp_init_attr_ex);
     fn rdma_get_request(*mut rdma_cm_id, *mut *mut rdma_cm_id);
-    fn rdma_join_multicast(*mut rdma_cm_id, *mut libc::sockaddr, *mut c_void);
-    fn rdma_leave_multicast(*mut rdma_cm_id, *mut libc::sockaddr);
-    fn rdma_join_multicast_ex(*mut rdma_cm_id, *mut rdma_cm_join_mc_attr_ex, *mut c_void);
     fn rdma_getaddrinfo(*const c_char, *const c_char, *const rdma_addrinfo, *mut *mut rdma_addrinfo);
     fn rdma_create_srq(*mut rdma_cm_id, *mut ibv_pd, *mut ibv_srq_init_attr);
     fn rdma_create_srq_ex(*mut rdma_cm_id, *mut ibv_srq_init_attr_ex);

@@ -252,6 +252,7 @@ impl World {
         );
         count("event channels", self.cm.channels.len());
         count("ids", self.cm.ids.len());
+        count("multicast groups", self.cm.never_left);
         count(
             "connection manager events not acknowledged",
             self.cm.delivered.len(),

@@ -46,6 +46,8 @@ pub(in super::super) struct Connection {
     pub(super) request: Offer,
     pub(super) answer: Offer,
     pub(super) iwarp: bool,
+    /// An exchange of datagram addresses, which makes no connection.
+    pub(super) datagram: bool,
     pub(super) context: usize,
     /// The active side's address and the one it asked for.
     pub(super) addresses: (SocketAddr, SocketAddr),
@@ -80,6 +82,12 @@ pub(super) const NO_LISTENER: c_int = 8;
 pub(super) const REQUEST: usize = 56;
 pub(super) const ACCEPT: usize = 196;
 pub(super) const REJECT: usize = 148;
+pub(super) const DATAGRAM_REQUEST: usize = 180;
+pub(super) const DATAGRAM_ANSWER: usize = 136;
+
+/// Statuses of an exchange of datagram addresses: nobody has the service; the application refused.
+pub(super) const NO_SERVICE: c_int = 1;
+const DATAGRAM_REFUSED: c_int = 2;
 
 /// Private data as the other side sees it: filled up with zeros, except on iWARP.
 pub(super) fn padded(data: &[u8], room: usize, iwarp: bool) -> Option<Vec<u8>> {
@@ -152,6 +160,18 @@ impl World {
         let Some(connection) = self.cm.connections.get_mut(&number) else {
             return;
         };
+        if connection.datagram {
+            connection.stage = Stage::Over;
+            let asking = connection.active.filter(|_| by == Side::Passive);
+            if let Some(asking) = asking {
+                let (kind, data) = (
+                    rdma_cm_event_type::RDMA_CM_EVENT_UNREACHABLE,
+                    padded(data, DATAGRAM_ANSWER, false),
+                );
+                self.notify(asking, kind, DATAGRAM_REFUSED, data);
+            }
+            return;
+        }
         // A new id hears of nothing before it is accepted.
         let hears = by == Side::Passive || connection.stage == Stage::Accepted;
         connection.stage = Stage::Over;

@@ -1,7 +1,7 @@
 //! Event channels, and events on their way to the program.
 
 use core::ffi::{c_int, c_void};
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::prelude::rust_2024::*;
@@ -11,7 +11,10 @@ use super::super::table::CBox;
 use super::super::world::{World, changed, sleep};
 use super::super::{by_errno, enter, null, violation};
 use super::id::Id;
-use crate::bindings::{rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_event_channel};
+use crate::bindings::{
+    ibv_ah_attr, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param,
+    rdma_event_channel, rdma_ud_param,
+};
 
 #[derive(Debug)]
 pub(in super::super) struct Channel {
@@ -25,6 +28,12 @@ impl Channel {
         self.events.push_back(event);
         self.ready.show(true);
         changed();
+    }
+
+    /// Throws events away.
+    pub(super) fn forget(&mut self, which: impl Fn(&Pending) -> bool) {
+        self.events.retain(|event| !which(event));
+        self.ready.show(!self.events.is_empty());
     }
 
     /// Takes the events out that are accounted to an id.
@@ -48,6 +57,10 @@ pub(in super::super) struct Pending {
     pub(super) data: Option<Vec<u8>>,
     /// Reads towards the receiver, and of the receiver.
     pub(super) depths: (u8, u8),
+    /// Where datagrams go, and with which key, if it says so.
+    pub(super) remote: Option<(ibv_ah_attr, u32, u32)>,
+    /// The multicast group that it is about, with what the join was given.
+    pub(super) group: Option<(IpAddr, usize)>,
     pub(super) effect: Effect,
 }
 
@@ -78,6 +91,7 @@ pub(in super::super) struct Message {
 pub(in super::super) struct Delivered {
     pub(in super::super) c: CBox<Message>,
     accounted: usize,
+    group: Option<IpAddr>,
 }
 
 /// # Safety
@@ -158,7 +172,11 @@ unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
         let Some(delivered) = world.cm.delivered.remove(&event.addr()) else {
             violation("rdma_ack_cm_event was given an event that is acknowledged, or none");
         };
-        world.cm.ids.at(call, delivered.accounted).acknowledged += 1;
+        let id = world.cm.ids.at(call, delivered.accounted);
+        id.acknowledged += 1;
+        if let Some(group) = id.group_mut(delivered.group) {
+            group.acknowledged += 1;
+        }
         delivered.c.retire();
         changed();
     }))
@@ -189,6 +207,8 @@ impl World {
             status,
             data,
             depths: (0, 0),
+            remote: None,
+            group: None,
             effect: Effect::None,
         });
     }
@@ -213,6 +233,9 @@ impl World {
     ) -> *mut rdma_cm_event {
         let accounted = self.cm.ids.at(call, pending.accounted);
         accounted.got += 1;
+        if let Some(group) = accounted.group_mut(pending.group.map(|(group, _)| group)) {
+            group.got += 1;
+        }
         let accounted_pointer = accounted.c.as_ptr();
         let (id, listen_id) = match pending.effect {
             Effect::None => (accounted_pointer, core::ptr::null_mut()),
@@ -255,21 +278,37 @@ impl World {
             status: pending.status,
             ..Default::default()
         };
-        let mut conn = crate::bindings::rdma_conn_param {
-            responder_resources: pending.depths.0,
-            initiator_depth: pending.depths.1,
-            ..Default::default()
-        };
-        if let Some(bytes) = pending.data {
+        let (mut bytes, mut bytes_len) = (core::ptr::null(), 0);
+        if let Some(said) = pending.data {
             // SAFETY: the message was just made; nothing is read.
             let data = unsafe { &raw mut (*message).data }.cast::<u8>();
-            let len = bytes.len().min(255);
+            let len = said.len().min(255);
             // SAFETY: the place has 256 bytes.
-            unsafe { data.copy_from_nonoverlapping(bytes.as_ptr(), len) };
-            conn.private_data = data.cast::<c_void>().cast_const();
-            conn.private_data_len = len.try_into().unwrap_or(u8::MAX);
+            unsafe { data.copy_from_nonoverlapping(said.as_ptr(), len) };
+            bytes = data.cast::<c_void>().cast_const();
+            bytes_len = len.try_into().unwrap_or(u8::MAX);
         }
-        event.param.conn = conn;
+        if let Some((_, token)) = pending.group {
+            bytes = core::ptr::without_provenance(token);
+        }
+        if self.cm.ids.at("an event", pending.accounted).is_datagram() {
+            let (ah_attr, qp_num, qkey) = pending.remote.unwrap_or_default();
+            event.param.ud = rdma_ud_param {
+                private_data: bytes,
+                private_data_len: bytes_len,
+                ah_attr,
+                qp_num,
+                qkey,
+            };
+        } else {
+            event.param.conn = rdma_conn_param {
+                private_data: bytes,
+                private_data_len: bytes_len,
+                responder_resources: pending.depths.0,
+                initiator_depth: pending.depths.1,
+                ..Default::default()
+            };
+        }
         let pointer = message.cast::<rdma_cm_event>();
         // SAFETY: the event is the first field of the message, which was just made.
         unsafe { pointer.write(event) };
@@ -278,6 +317,7 @@ impl World {
             Delivered {
                 c,
                 accounted: pending.accounted,
+                group: pending.group.map(|(group, _)| group),
             },
         );
         pointer

@@ -6,7 +6,8 @@ use std::prelude::rust_2024::*;
 use super::super::device::MAX_READS;
 use super::super::{by_errno, enter, violation};
 use super::connection::{
-    ACCEPT, CONSUMER, Connection, NO_LISTENER, Offer, REJECT, REQUEST, Side, Stage, padded,
+    ACCEPT, CONSUMER, Connection, DATAGRAM_ANSWER, DATAGRAM_REQUEST, NO_LISTENER, NO_SERVICE,
+    Offer, REJECT, REQUEST, Side, Stage, padded,
 };
 use super::event::{Effect, Pending};
 use crate::bindings::{ibv_ece, ibv_event_type, rdma_cm_event_type, rdma_cm_id, rdma_conn_param};
@@ -59,9 +60,14 @@ unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, conn_param: *mut rdma_con
         let ece = state.ece;
         let mut request = offer(&param)?;
         request.ece = ece;
+        let datagram = state.is_datagram();
         let iwarp = world.devices.is_iwarp(context);
+        if iwarp && datagram {
+            return Err(libc::EINVAL);
+        }
+        let room = if datagram { DATAGRAM_REQUEST } else { REQUEST };
         // SAFETY: the caller gives as many bytes as told.
-        let data = unsafe { bytes(param.private_data, param.private_data_len, REQUEST, iwarp) }?;
+        let data = unsafe { bytes(param.private_data, param.private_data_len, room, iwarp) }?;
         let address = id.addr();
         let depths = (request.initiator_depth, request.responder_resources);
         let connection = Connection {
@@ -72,6 +78,7 @@ unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, conn_param: *mut rdma_con
             request,
             answer: Offer::default(),
             iwarp,
+            datagram,
             context,
             addresses: (local, peer),
             left: [false; 2],
@@ -80,8 +87,18 @@ unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, conn_param: *mut rdma_con
         let number = world.number();
         world.cm.connections.insert(number, connection);
         world.cm.ids.of(call, id).connection = Some((number, Side::Active));
-        let Some(listener) = world.cm.listener_at(peer) else {
+        let Some(listener) = world.cm.listener_at(peer, datagram) else {
             world.over(number);
+            if datagram {
+                let kind = rdma_cm_event_type::RDMA_CM_EVENT_UNREACHABLE;
+                world.notify(
+                    address,
+                    kind,
+                    NO_SERVICE,
+                    padded(&[], DATAGRAM_ANSWER, false),
+                );
+                return Ok(());
+            }
             let status = if iwarp {
                 -libc::ECONNREFUSED
             } else {
@@ -121,8 +138,10 @@ unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, conn_param: *mut rdma_con
             accounted: listener,
             kind: rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST,
             status: 0,
-            data: padded(&data, REQUEST, iwarp),
+            data: padded(&data, room, iwarp),
             depths,
+            remote: None,
+            group: None,
             effect: Effect::NewId { connection: number },
         };
         if let Some(connection) = world.cm.connections.get_mut(&number) {
@@ -147,8 +166,10 @@ unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, conn_param: *mut rdma_conn
         // SAFETY: the caller gives a filled struct.
         let param = unsafe { conn_param.read() };
         let iwarp = connection.iwarp;
+        let datagram = connection.datagram;
+        let room = if datagram { DATAGRAM_ANSWER } else { ACCEPT };
         // SAFETY: the caller gives as many bytes as told.
-        let data = unsafe { bytes(param.private_data, param.private_data_len, ACCEPT, iwarp) }?;
+        let data = unsafe { bytes(param.private_data, param.private_data_len, room, iwarp) }?;
         connection.answer = offer(&param)?;
         connection.answer.ece = ece;
         connection.stage = Stage::Accepted;
@@ -157,6 +178,25 @@ unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, conn_param: *mut rdma_conn
             connection.answer.responder_resources,
         );
         let active = connection.active;
+        if datagram {
+            connection.stage = Stage::Over;
+            let (context, addresses) = (connection.context, connection.addresses);
+            if let Some(active) = active {
+                let to =
+                    super::multicast::path(&world, context, addresses.0.ip(), addresses.1.ip());
+                world.push(Pending {
+                    accounted: active,
+                    kind: rdma_cm_event_type::RDMA_CM_EVENT_ESTABLISHED,
+                    status: 0,
+                    data: padded(&data, room, false),
+                    depths: (0, 0),
+                    remote: Some((to, param.qp_num, super::multicast::QKEY)),
+                    group: None,
+                    effect: Effect::None,
+                });
+            }
+            return Ok(());
+        }
         let numbers = (connection.request.qp_num, connection.answer.qp_num);
         if iwarp {
             connection.stage = Stage::Established;
@@ -183,6 +223,8 @@ unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, conn_param: *mut rdma_conn
                 status: 0,
                 data,
                 depths,
+                remote: None,
+                group: None,
                 effect: Effect::None,
             });
         }
@@ -220,8 +262,13 @@ pub(super) unsafe fn reject(
         if !may {
             return Err(libc::EINVAL);
         }
+        let room = if connection.datagram {
+            DATAGRAM_ANSWER
+        } else {
+            REJECT
+        };
         // SAFETY: the caller gives as many bytes as told.
-        let data = unsafe { bytes(private_data, private_data_len, REJECT, connection.iwarp) }?;
+        let data = unsafe { bytes(private_data, private_data_len, room, connection.iwarp) }?;
         world.refuse(number, side, &data, reason);
         Ok(())
     }))

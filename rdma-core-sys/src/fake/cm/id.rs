@@ -12,6 +12,7 @@ use super::super::world::{World, wait_until};
 use super::super::{by_errno, enter};
 use super::connection::Side;
 use super::event::{Effect, Pending};
+use super::multicast::Joined;
 use super::{address, is_wildcard_for};
 use crate::bindings::{
     ibv_ece, rdma_cm_event_type, rdma_cm_id, rdma_event_channel, rdma_port_space,
@@ -32,6 +33,8 @@ pub(in super::super) struct Id {
     pub(super) got: u32,
     pub(super) acknowledged: u32,
     pub(super) connection: Option<(u32, Side)>,
+    /// Multicast groups that it has joined.
+    pub(super) groups: Vec<Joined>,
     /// What it tells of its device.
     pub(super) ece: ibv_ece,
     /// Being destroyed: gets no more events.
@@ -52,6 +55,7 @@ impl Id {
             got: 0,
             acknowledged: 0,
             connection: None,
+            groups: Vec::new(),
             ece: ibv_ece::default(),
             dying: false,
         }
@@ -98,8 +102,13 @@ unsafe extern "C" fn rdma_create_id(
 ) -> c_int {
     let call = "rdma_create_id";
     by_errno(enter(call).and_then(|mut world| {
-        if channel.is_null() || ps != rdma_port_space::RDMA_PS_TCP {
-            // Blocking ids, and datagrams, are not modelled.
+        if channel.is_null()
+            || !matches!(
+                ps,
+                rdma_port_space::RDMA_PS_TCP | rdma_port_space::RDMA_PS_UDP
+            )
+        {
+            // Blocking ids are not modelled.
             return Err(libc::EOPNOTSUPP);
         }
         world.cm.channels.of(call, channel);
@@ -146,6 +155,8 @@ unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
             id.got == id.acknowledged
         });
         if let Some(id) = world.cm.ids.remove(address) {
+            // C forgets those without a word, and their memory with them.
+            world.cm.never_left += id.groups.len();
             id.c.retire();
         }
     }))
@@ -194,10 +205,14 @@ impl World {
 
     /// Whether another id is bound where `addr` would overlap.
     fn is_taken(&self, id: usize, addr: SocketAddr, reuse: bool) -> bool {
+        let own = self.cm.ids.iter().find(|&(&other, _)| other == id);
+        let datagram = own.is_some_and(|(_, state)| state.is_datagram());
         self.cm.ids.iter().any(|(&other, state)| {
+            // Each port space has ports of its own.
             let Some(local) = state
                 .local
                 .filter(|_| other != id && state.connection.is_none())
+                .filter(|_| state.is_datagram() == datagram)
             else {
                 return false;
             };
@@ -308,6 +323,8 @@ unsafe extern "C" fn rdma_resolve_addr(
             status: 0,
             data: None,
             depths: (0, 0),
+            remote: None,
+            group: None,
             effect: Effect::Resolved { context, local },
         };
         world.push(event);
@@ -376,6 +393,19 @@ impl Id {
     /// Which side of a connection it is, if it has one.
     pub(in super::super) fn role(&self) -> Option<Side> {
         self.connection.map(|(_, side)| side)
+    }
+
+    /// Whether it is of the port space for datagrams.
+    pub(super) fn is_datagram(&self) -> bool {
+        // SAFETY: the id is in the table, so it is live, and the field never changes.
+        unsafe { (*self.c.as_ptr()).ps == rdma_port_space::RDMA_PS_UDP }
+    }
+
+    /// A group that it has joined.
+    pub(super) fn group_mut(&mut self, group: Option<IpAddr>) -> Option<&mut Joined> {
+        self.groups
+            .iter_mut()
+            .find(|joined| Some(joined.group) == group)
     }
 
     pub(in super::super) fn is_listener(&self) -> bool {

@@ -6,6 +6,7 @@ mod ece;
 mod event;
 mod handshake;
 mod id;
+mod multicast;
 mod options;
 mod qp_attr;
 
@@ -26,6 +27,8 @@ pub(super) struct Manager {
     /// Events that were got and not acknowledged, by address.
     pub(super) delivered: BTreeMap<usize, Delivered>,
     pub(super) connections: BTreeMap<u32, Connection>,
+    /// Multicast groups whose id went before they were left.
+    pub(super) never_left: usize,
     port: u16,
 }
 
@@ -39,6 +42,7 @@ impl Manager {
             ids: Table::new("connection manager id"),
             delivered: BTreeMap::new(),
             connections: BTreeMap::new(),
+            never_left: 0,
             port: FIRST_PORT,
         }
     }
@@ -50,9 +54,10 @@ impl Manager {
     }
 
     /// The listener that a request for an address goes to.
-    fn listener_at(&self, target: SocketAddr) -> Option<usize> {
+    fn listener_at(&self, target: SocketAddr, datagram: bool) -> Option<usize> {
         let listens = |id: &Id| {
             id.backlog.is_some()
+                && id.is_datagram() == datagram
                 && id.local.is_some_and(|local| {
                     local.port() == target.port()
                         && (local.ip() == target.ip() || is_wildcard_for(local.ip(), target.ip()))
@@ -74,6 +79,7 @@ impl Manager {
             .into_values()
             .for_each(|event| event.c.retire());
         self.connections.clear();
+        self.never_left = 0;
     }
 }
 

@@ -24,16 +24,38 @@ unsafe extern "C" fn rdma_init_qp_attr(
         let state = world.cm.ids.of(call, id);
         let context = state.context.ok_or(libc::EINVAL)?;
         let link = state.connection;
+        let datagram = state.is_datagram();
         let iwarp = world.devices.is_iwarp(context);
         let connection =
             link.and_then(|(number, side)| Some((world.cm.connections.get(&number)?, side)));
-        let (attr, mask) = attributes(connection, wanted, iwarp)?;
+        let (attr, mask) = if datagram {
+            datagram_attributes(wanted)?
+        } else {
+            attributes(connection, wanted, iwarp)?
+        };
         // SAFETY: the caller gives a place for the struct.
         unsafe { qp_attr.write(attr) };
         // SAFETY: the caller gives a place for the mask.
         unsafe { qp_attr_mask.write(mask.cast_signed()) };
         Ok(())
     }))
+}
+
+/// The same for datagrams: only what the port space decides.
+fn datagram_attributes(wanted: ibv_qp_state) -> Result<(ibv_qp_attr, u32), c_int> {
+    use ibv_qp_attr_mask as A;
+
+    if wanted != ibv_qp_state::IBV_QPS_INIT {
+        return Err(libc::EINVAL);
+    }
+    let attr = ibv_qp_attr {
+        qp_state: wanted,
+        port_num: 1,
+        qkey: super::multicast::QKEY,
+        ..ibv_qp_attr::default()
+    };
+    let mask = A::IBV_QP_STATE | A::IBV_QP_PKEY_INDEX | A::IBV_QP_PORT | A::IBV_QP_QKEY;
+    Ok((attr, mask.0))
 }
 
 /// What the kernel's connection manager gives for a transition.
