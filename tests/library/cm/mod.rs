@@ -1,5 +1,6 @@
 //! Rules of the crate `cm`.
 
+mod datagrams;
 mod dispatcher;
 mod drops;
 mod handshake;
@@ -21,6 +22,7 @@ pub(crate) fn tests() -> Vec<Test> {
         limits::tests(),
         drops::tests(),
         dispatcher::tests(),
+        datagrams::tests(),
     ]
     .into_iter()
     .flatten()
