@@ -338,7 +338,7 @@ fn a_group_goes_in_any_order_and_with_events_untaken() {
             for at in [order % 3, order / 3, 0] {
                 drop(handles.remove(at));
             }
-            assert!(cfg!(miri) || start.elapsed() < Duration::from_secs(1));
+            assert!(start.elapsed() < control::within(1));
             assert_eq!(fake.left_over(), Vec::<String>::new(), "{order} {taken}");
         }
     }
@@ -357,7 +357,7 @@ fn a_group_is_left_while_another_thread_takes_events() {
                 let _ = multicast.next_event(Deadline::after(Duration::from_millis(5)));
             }
         });
-        for round in 0..if cfg!(miri) { 2 } else { 300 } {
+        for round in 0..if control::hurried() { 2 } else { 300 } {
             let joined = multicast
                 .join(group(1), &qp, JoinKind::FullMember)
                 .expect("asked");
@@ -411,7 +411,7 @@ fn a_join_that_cannot_be_is_refused_by_name_and_leaves_nothing() {
 #[test]
 fn events_of_every_kind_are_taken_in_every_phase_of_datagrams() {
     let fake = control::session();
-    for kind in (0..=20).filter(|kind| !cfg!(miri) || [4, 8, 12].contains(kind)) {
+    for kind in (0..=20).filter(|kind| !control::hurried() || [4, 8, 12].contains(kind)) {
         let listener = listen();
         fake.inject(Target::Listener, kind, 0, Some(&[5; 56]));
         let result = listener.try_next_request();
