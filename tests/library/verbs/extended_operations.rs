@@ -3,9 +3,9 @@
 use harness::{Need, Outcome, Test, ensure, ensure_eq, phase, test};
 use rpma::cm::verbs::{
     AccessFlags, Batch, CompletionQueue, DeviceCapFlags, Error, ErrorKind, ExtendedCompletion,
-    InlineRequest, MemoryWindow, PostError, PostErrorKind, ProtectionDomain, QpState, QpType,
-    QueuePair, RemoteAddr, RemoteKey, SendFlags, SendOps, WcFlags, WcOpcode, WcStatus, WindowBind,
-    WindowType,
+    InlineRequest, MemoryWindow, PollError, PostError, PostErrorKind, ProtectionDomain, QpState,
+    QpType, QueuePair, RemoteAddr, RemoteKey, SendFlags, SendOps, WcFlags, WcOpcode, WcStatus,
+    WindowBind, WindowType,
 };
 
 use super::by_hand::{QKEY, handle};
@@ -57,6 +57,11 @@ pub(crate) fn tests() -> Vec<Test> {
             "pieces_of_equal_length_arrive_and_others_are_refused_on_softroce",
             rxe,
             lists,
+        ),
+        test(
+            "a_fork_while_a_batch_is_built_leaves_it_to_the_parent",
+            needs,
+            forked,
         ),
         test(
             "flush_and_atomic_write_are_offered_as_the_capabilities_say",
@@ -455,6 +460,48 @@ fn aborted() -> Outcome {
             "bytes"
         );
     }
+    Ok(())
+}
+
+fn forked() -> Outcome {
+    let (mut one, two) = pair(SendOps::SEND, USUAL)?;
+    two.recv(10)?;
+    let child = one.qp.post_batch(|batch| -> Result<i32, PostError> {
+        batch.send(1).flags(SIGNALED).inline(b"of the parent")?;
+        // SAFETY: the child runs no code that takes locks of other threads, and leaves by _exit.
+        Ok(unsafe { libc::fork() })
+    });
+    let child = match child {
+        Ok(child) => child,
+        // Only the child comes here: the batch is not its own.
+        Err(error) if error.kind == PostErrorKind::Forked => {
+            let again = one.qp.post_batch(|batch| batch.send(2).empty());
+            let polled = one
+                .cq
+                .poll(&mut [std::mem::MaybeUninit::uninit()])
+                .map(|_| ());
+            let forked = again.is_err_and(|error| error.kind == PostErrorKind::Forked)
+                && polled == Err(PollError::Forked);
+            drop((one, two));
+            // SAFETY: ends the child without running anything else.
+            unsafe { libc::_exit(if forked { 0 } else { 1 }) };
+        }
+        Err(error) => return Err(error.into()),
+    };
+    ensure!(child > 0, "fork: {}", std::io::Error::last_os_error());
+    let mut status = 0;
+    // SAFETY: our own child, and a valid place for its status.
+    let waited = unsafe { libc::waitpid(child, &mut status, 0) };
+    ensure_eq!(waited, child, "waitpid");
+    ensure_eq!(status, 0, "the child did not answer Forked");
+    one.done(1)?;
+    two.done(10)?;
+    ensure_eq!(two.buffer.load(4096, 13), b"of the parent".to_vec(), "once");
+    two.recv(11)?;
+    one.qp
+        .post_batch(|batch| batch.send(3).flags(SIGNALED).empty())?;
+    one.done(3)?;
+    two.done(11)?;
     Ok(())
 }
 

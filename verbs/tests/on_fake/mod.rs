@@ -8,6 +8,7 @@ mod drops;
 mod ends;
 mod extended_completions;
 mod extended_posting;
+mod extended_targets;
 mod extended_violations;
 mod failing;
 mod leftovers;
