@@ -15,6 +15,7 @@ mod packages;
 mod ping;
 mod process;
 mod report;
+mod signals;
 mod test_run;
 mod vm;
 mod workspace;

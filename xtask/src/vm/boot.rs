@@ -17,6 +17,7 @@ use crate::error::{Context, Error, Result};
 use crate::packages::{self, Set};
 use crate::process;
 use crate::report::{self, Step};
+use crate::signals::Held;
 
 /// The first line of the guest's own, and the last one of its set-up; `failed` is followed by a reason.
 pub(super) const KERNEL_SPEAKS: &str = "@@ init";
@@ -135,6 +136,8 @@ fn start(
     libraries: Option<&Libraries>,
     made_of: u64,
 ) -> Result<Running> {
+    // Who gives up waiting gets no QEMU that nobody knows of.
+    let _held = Held::new();
     let folder = &config.folder;
     let token = state::new_token()?;
     state::write_private(&folder.join("token"), token.as_bytes())?;
@@ -179,6 +182,10 @@ fn start(
                 if let Some(pid) = qemu_pid(folder) {
                     state::end_qemu(pid, folder)?;
                 }
+                if Held::received() {
+                    tidy::large_files(folder);
+                    return Err(error);
+                }
                 // A set-up that says itself why it fails will say so again.
                 if console_says(&console(folder), FAILED) {
                     return Err(error);
@@ -205,6 +212,9 @@ fn try_once(config: &Config, boot: &mut Boot<'_>, token: &str, step: &Step) -> R
     loop {
         if console_says(&console, READY) {
             break;
+        }
+        if Held::received() {
+            return Err(Error::new("interrupted"));
         }
         if let Some(reason) = after(&console, FAILED) {
             return Err(Error::new(format!("the guest's set-up failed: {reason}")));
@@ -253,7 +263,9 @@ fn launch(config: &Config, boot: &mut Boot<'_>) -> Result<()> {
             .arg(folder.join("qemu.pid"))
             // Its own session, no standard streams of ours, and it says whether it came up.
             .arg("-daemonize")
-            .stdin(Stdio::null());
+            .stdin(Stdio::null())
+            // An interrupt from the terminal is for this program, which then ends QEMU.
+            .process_group(0);
         close_all_but_standard_streams(&mut command);
         match process::capture_within(&mut command, Duration::from_secs(30)) {
             Ok(_) => return Ok(()),

@@ -32,6 +32,8 @@ use std::fs;
 use std::io::{Read, Seek, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 pub(crate) use boot::copy_of_this_program;
@@ -39,6 +41,7 @@ pub(crate) use config::{Config, DEVICE_ADDRESS};
 
 use crate::error::{Context, Error, Result};
 use crate::report;
+use crate::signals::Held;
 use state::Running;
 
 /// Makes sure that the VM is up.
@@ -144,15 +147,32 @@ pub(crate) fn exec(config: &Config, command: &[OsString]) -> Result<ExitCode> {
     client::exec(&running, command)
 }
 
-/// Runs a command in a VM of its own that is stopped afterwards.
+/// Runs a command in a VM of its own that is stopped afterwards, also when a signal ends this program.
 ///
 /// # Errors
 /// As [`exec`].
 pub(crate) fn run_once(config: Config, command: &[OsString]) -> Result<ExitCode> {
     let config = config.renamed(&format!("run-{}", std::process::id()));
-    let result = boot::ensure(&config)
-        .map_err(|error| error.with_exit_code(client::LOST))
-        .and_then(|running| client::exec(&running, command));
+    let _held = Held::new();
+    let over = AtomicBool::new(false);
+    let result = thread::scope(|scope| {
+        let (config, over) = (&config, &over);
+        scope.spawn(move || {
+            while !over.load(Ordering::SeqCst) {
+                if Held::received() {
+                    // The command ends with its VM. Should this fail, the stop below says why.
+                    let _ = boot::stop(config);
+                    return;
+                }
+                thread::sleep(Duration::from_millis(50));
+            }
+        });
+        let result = boot::ensure(config)
+            .map_err(|error| error.with_exit_code(client::LOST))
+            .and_then(|running| client::exec(&running, command));
+        over.store(true, Ordering::SeqCst);
+        result
+    });
     boot::stop(&config)?;
     // Its console is of use only when something went wrong with the VM itself.
     if result.is_ok() {
@@ -186,6 +206,6 @@ pub(crate) fn console(config: &Config, follow: bool) -> Result<()> {
         if !follow || (!grew && !is_up(config)) {
             return Ok(());
         }
-        std::thread::sleep(Duration::from_millis(200));
+        thread::sleep(Duration::from_millis(200));
     }
 }
