@@ -70,7 +70,16 @@ fn without_colours(line: &str) -> String {
 }
 
 /// The steps, as `minimum-tests.txt` names them.
-const STEPS: [&str; 7] = ["host", "headers", "fake", "asan", "miri", "device", "guest"];
+const STEPS: [&str; 8] = [
+    "host",
+    "headers",
+    "fake",
+    "asan",
+    "miri",
+    "instructions",
+    "device",
+    "guest",
+];
 
 /// The fewest tests that each step must have run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,9 +183,12 @@ mod tests {
 
     #[test]
     fn the_minimum_is_read_with_comments_and_refused_when_broken() {
-        let good = "# why\nhost = 12 # unit tests\nheaders=6\nfake=1\nasan=2\nmiri=3\n\ndevice=4\nguest=5\n";
+        let good = "# why\nhost = 12 # unit tests\nheaders=6\nfake=1\nasan=2\nmiri=3\ninstructions=7\n\ndevice=4\nguest=5\n";
         let minimum = Minimum::parse(good).unwrap();
-        assert_eq!(STEPS.map(|step| minimum.of(step)), [12, 6, 1, 2, 3, 4, 5]);
+        assert_eq!(
+            STEPS.map(|step| minimum.of(step)),
+            [12, 6, 1, 2, 3, 7, 4, 5]
+        );
         for bad in [
             "",
             "host=1\nfake=1\ndevice=2",
