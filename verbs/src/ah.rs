@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::mem::MaybeUninit;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use rdma_core_sys as sys;
@@ -219,9 +220,18 @@ impl AddressHandle {
                 error
             }
         })?;
-        // SAFETY: the handle was just made and needs its domain, which is its parent.
+        // SAFETY: the handle was just made, of this domain.
+        Ok(unsafe { Self::from_raw(raw, pd) })
+    }
+
+    /// Takes over a handle that other code has made.
+    ///
+    /// # Safety
+    /// - `raw` is a live address handle of `pd` that nobody else destroys.
+    pub unsafe fn from_raw(raw: NonNull<sys::ibv_ah>, pd: &ProtectionDomain) -> Self {
+        // SAFETY: the caller gives the handle over; it needs its domain, which is its parent.
         let owned = unsafe { Owned::new(raw, pd.context().origin(), pd.clone()) };
-        Ok(Self(Arc::new(owned)))
+        Self(Arc::new(owned))
     }
 
     /// The address of the sender of a datagram; see [`Address::of_sender`].

@@ -78,6 +78,25 @@ impl Context {
         unsafe { Self::build(raw, origin, Owner::Other(owner)) }
     }
 
+    /// Takes over a context that other code has opened, to close it when the last object made from
+    /// it is gone.
+    ///
+    /// # Errors
+    /// The environment makes destroys unreliable ([`ErrorKind::Environment`]): the context is still
+    /// the caller's. The device cannot be queried: the context is closed.
+    ///
+    /// # Safety
+    /// - `raw` is an open context that nobody else closes or uses once this handle and what is
+    ///   made from it are gone.
+    /// - Objects that other code has made from it are destroyed before that, or handed over by the
+    ///   `from_raw` of their types.
+    pub unsafe fn from_raw_owned(raw: NonNull<sys::ibv_context>) -> Result<Self, Error> {
+        check_environment()?;
+        let origin = Origin::current("ibv_open_device")?;
+        // SAFETY: the caller gives the open context over.
+        unsafe { Self::build(raw, origin, Owner::Us) }
+    }
+
     /// # Safety
     /// `raw` is open, and for `Owner::Us` nobody else closes it.
     unsafe fn build(

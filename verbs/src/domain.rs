@@ -1,7 +1,7 @@
 //! Thread domains, and protection domains made of others.
 
 use std::fmt;
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use rdma_core_sys as sys;
@@ -45,6 +45,16 @@ impl ThreadDomain {
         // SAFETY: the domain was just made and needs its context, which is its parent.
         let owned = unsafe { Owned::new(raw, context.origin(), context.clone()) };
         Ok(Self(Arc::new(owned)))
+    }
+
+    /// Takes over a thread domain that other code has made.
+    ///
+    /// # Safety
+    /// - `raw` is a live thread domain of `context` that nobody else frees.
+    pub unsafe fn from_raw(raw: NonNull<sys::ibv_td>, context: &Context) -> Self {
+        // SAFETY: the caller gives it over; it needs its context, which is its parent.
+        let owned = unsafe { Owned::new(raw, context.origin(), context.clone()) };
+        Self(Arc::new(owned))
     }
 
     /// The device it is of.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ptr;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -121,11 +122,24 @@ impl MemoryWindow {
         // SAFETY: the domain is live.
         let raw = unsafe { sys::ibv_alloc_mw(raw_pd, sys::ibv_mw_type(window_type.raw())) };
         let raw = from_pointer(verb, raw).map_err(|e| e.with_detail(window_type.to_string()))?;
-        // SAFETY: the window was just made and needs its domain, which is its parent.
+        // SAFETY: the window was just made, of this domain.
+        Ok(unsafe { Self::from_raw(raw, pd) })
+    }
+
+    /// Takes over a window that other code has made.
+    ///
+    /// # Safety
+    /// - `raw` is a live window of `pd` that nobody else frees or binds.
+    /// - If it is of type 2, no queue pair has it bound, and no request that binds it is under way.
+    pub unsafe fn from_raw(raw: NonNull<sys::ibv_mw>, pd: &ProtectionDomain) -> Self {
+        // SAFETY: the caller gives the window over; it needs its domain, which is its parent.
         let owned = unsafe { Owned::new(raw, pd.context().origin(), pd.clone()) };
-        // SAFETY: the window is live, and nobody else knows it yet who could bind it.
+        // SAFETY: the window is live, and nobody else binds it.
         let rkey = unsafe { (*owned.raw()).rkey };
-        Ok(Self(Arc::new(Inner {
+        // SAFETY: as above; the type never changes.
+        let window_type = unsafe { (*owned.raw()).type_ };
+        let window_type = WindowType::from_raw(window_type.0);
+        Self(Arc::new(Inner {
             state: Mutex::new(State {
                 owned: Some(owned),
                 through: Vec::new(),
@@ -133,7 +147,7 @@ impl MemoryWindow {
             rkey: AtomicU32::new(rkey),
             window_type,
             pd: pd.clone(),
-        })))
+        }))
     }
 
     /// The key for the peer, of the last bind.

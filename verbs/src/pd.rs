@@ -52,6 +52,21 @@ impl ProtectionDomain {
         Ok(unsafe { Self::own(raw, parents) })
     }
 
+    /// Takes over a domain that other code has made.
+    ///
+    /// # Safety
+    /// - `raw` is a live domain of `context` that nobody else frees; for a parent domain, what it
+    ///   was made of outlives it, and its thread domain, if it has one, is used as
+    ///   [`with_thread_domain`](Self::with_thread_domain) says.
+    pub unsafe fn from_raw(raw: NonNull<sys::ibv_pd>, context: &Context) -> Self {
+        let parents = Parents {
+            made_of: None,
+            context: context.clone(),
+        };
+        // SAFETY: forwarded to the caller.
+        unsafe { Self::own(raw, parents) }
+    }
+
     /// # Safety
     /// - `raw` is a live domain that nobody else frees.
     /// - `parents` is all that it needs.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -86,8 +86,11 @@ struct Inner {
     max_wr: AtomicU32,
     /// Room in the completion queues of the attached queue pairs: once for each, since a receive
     /// completes in one of them only, however many queue pairs share it.
-    room: Mutex<HashMap<usize, Weak<Mutex<CqRoom>>>>,
+    room: Mutex<Rooms>,
 }
+
+/// Room in completion queues, by their address.
+type Rooms = HashMap<usize, Weak<Mutex<CqRoom>>>;
 
 /// What a shared receive queue needs.
 struct Parents {
@@ -164,7 +167,6 @@ impl SharedReceiveQueue {
         (max_wr, max_sge): (u32, u32),
         make: impl FnOnce(&mut sys::ibv_srq_init_attr_ex) -> *mut sys::ibv_srq,
     ) -> Result<Self, Error> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         let raw_pd = pd.raw_checked(verb)?;
         let device = pd.context();
         let limits = device.attributes();
@@ -198,22 +200,60 @@ impl SharedReceiveQueue {
             .map_err(|e| e.with_detail(format!("{max_wr} receives of {max_sge} SGEs")))?;
         // SAFETY: the queue was just made; its parents are all that it refers to.
         let owned = unsafe { Owned::new(raw, device.origin(), parents) };
-        // SAFETY: the queue is live.
-        let post_recv = unsafe { slots::of_srq(owned.raw()) };
         // A device may make it larger than asked, and then takes as many receives.
         if let Some((room, _)) = &owned.parents().xrc {
             lock(room).grow(verb, init.attr.max_wr)?;
         }
+        Ok(Self::assemble(owned, &init.attr, rooms))
+    }
+
+    fn assemble(
+        owned: Owned<sys::ibv_srq, Parents>,
+        sizes: &sys::ibv_srq_attr,
+        rooms: Rooms,
+    ) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(Self(Arc::new(Inner {
+        // SAFETY: the queue is live.
+        let post_recv = unsafe { slots::of_srq(owned.raw()) };
+        Self(Arc::new(Inner {
             registered: Registered::new(owned.raw(), id, owned.origin()),
             owned,
             post_recv,
             id: SrqId(id),
-            max_sge: init.attr.max_sge,
-            max_wr: AtomicU32::new(init.attr.max_wr),
+            max_sge: sizes.max_sge,
+            max_wr: AtomicU32::new(sizes.max_wr),
             room: Mutex::new(rooms),
-        })))
+        }))
+    }
+
+    /// Takes over a queue that other code has made, not for extended reliable connections.
+    ///
+    /// # Errors
+    /// The errno of `ibv_query_srq`; the queue is still the caller's then.
+    ///
+    /// # Safety
+    /// - `raw` is a live basic queue of `pd` that nobody else destroys or resizes, and no queue pair
+    ///   but those handed over to this crate uses it.
+    /// - The memory of receives that are in it, as [`post_recv`](Self::post_recv) says.
+    /// - All asynchronous events got for it are acknowledged.
+    pub unsafe fn from_raw(
+        raw: NonNull<sys::ibv_srq>,
+        pd: &ProtectionDomain,
+    ) -> Result<Self, Error> {
+        let verb = "ibv_query_srq";
+        pd.raw_checked(verb)?;
+        let mut sizes = sys::ibv_srq_attr::default();
+        // SAFETY: the queue is live, and the place is valid.
+        let ret = unsafe { sys::ibv_query_srq(raw.as_ptr(), &mut sizes) };
+        from_return(verb, ret)?;
+        let parents = Parents {
+            xrc: None,
+            pd: pd.clone(),
+        };
+        // SAFETY: the caller gives the queue over; it needs its domain.
+        let owned = unsafe { Owned::new(raw, pd.context().origin(), parents) };
+        Ok(Self::assemble(owned, &sizes, HashMap::new()))
     }
 
     /// Posts one receive.
@@ -439,7 +479,7 @@ impl SharedReceiveQueue {
         self.0.owned.raw()
     }
 
-    fn rooms(&self) -> std::sync::MutexGuard<'_, HashMap<usize, Weak<Mutex<CqRoom>>>> {
+    fn rooms(&self) -> std::sync::MutexGuard<'_, Rooms> {
         self.0.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rdma_core_sys as sys;
@@ -94,6 +95,16 @@ impl XrcDomain {
         Ok(Self(Arc::new(owned)))
     }
 
+    /// Takes over a domain that other code has opened.
+    ///
+    /// # Safety
+    /// - `raw` is an open XRC domain of `context` that nobody else closes.
+    pub unsafe fn from_raw(raw: NonNull<sys::ibv_xrcd>, context: &Context) -> Self {
+        // SAFETY: the caller gives the domain over; it needs its context, which is its parent.
+        let owned = unsafe { Owned::new(raw, context.origin(), context.clone()) };
+        Self(Arc::new(owned))
+    }
+
     /// The device it is of.
     pub fn context(&self) -> &Context {
         self.0.parents()
@@ -153,8 +164,9 @@ impl XrcTarget {
         };
         // SAFETY: the context is open, and what the mask names is filled with a live domain of it.
         let raw = unsafe { sys::ibv_create_qp_ex(raw, &mut attributes) };
-        // SAFETY: the queue pair, if any, was just made.
-        unsafe { Self::own(verb, raw, domain) }
+        let raw = from_pointer(verb, raw)?;
+        // SAFETY: the queue pair was just made.
+        Ok(unsafe { Self::from_raw(raw, domain) })
     }
 
     /// Opens the one of the number `number` that another handle, or another process with the same
@@ -179,29 +191,29 @@ impl XrcTarget {
         };
         // SAFETY: the context is open, and what the mask names is filled with a live domain of it.
         let raw = unsafe { sys::ibv_open_qp(raw, &mut attributes) };
-        // SAFETY: the queue pair, if any, was just opened.
-        unsafe { Self::own(verb, raw, domain) }
-            .map_err(|error| error.with_detail(format!("queue pair {number}")))
+        let raw = from_pointer(verb, raw)
+            .map_err(|error| error.with_detail(format!("queue pair {number}")))?;
+        // SAFETY: the queue pair was just opened.
+        Ok(unsafe { Self::from_raw(raw, domain) })
     }
 
+    /// Takes over a receiving end that other code has made or opened.
+    ///
     /// # Safety
-    /// - `raw` is NULL or a live queue pair of the domain that nobody else destroys.
-    unsafe fn own(
-        verb: &'static str,
-        raw: *mut sys::ibv_qp,
-        domain: &XrcDomain,
-    ) -> Result<Self, Error> {
-        let raw = from_pointer(verb, raw)?;
+    /// - `raw` is a live queue pair of type XRC_RECV of `domain` that nobody else destroys, modifies
+    ///   or queries through this pointer.
+    /// - All asynchronous events got for it are acknowledged.
+    pub unsafe fn from_raw(raw: NonNull<sys::ibv_qp>, domain: &XrcDomain) -> Self {
         let origin = domain.context().origin();
         // SAFETY: the caller gives the queue pair over; it needs its domain, which is its parent.
         let owned = unsafe { Owned::new(raw, origin, domain.clone()) };
         // SAFETY: the queue pair is live; its number never changes.
         let number = unsafe { (*owned.raw()).qp_num };
-        Ok(Self {
+        Self {
             owned,
             number,
             modifying: Mutex::new(()),
-        })
+        }
     }
 
     /// Sets attributes, usually a new state.

@@ -156,7 +156,7 @@ impl<'a> CompletionQueueBuilder<'a> {
         let channel = self.channel.map(|(channel, _)| channel.clone());
         let raw_channel = channel
             .as_ref()
-            .map_or(ptr::null_mut(), CompletionChannel::raw);
+            .map_or(ptr::null_mut(), CompletionChannel::as_raw);
         let mut attributes = sys::ibv_cq_init_attr_ex {
             cqe: entries,
             cq_context: Arc::as_ptr(&events).cast_mut().cast(),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -80,7 +80,25 @@ impl CompletionChannel {
         // SAFETY: the context is open.
         let raw = unsafe { sys::ibv_create_comp_channel(raw) };
         let raw = from_pointer(verb, raw)?;
-        // SAFETY: the channel was just made and needs its context, which is its parent.
+        // SAFETY: the channel was just made, of this context, and no queue reports to it.
+        unsafe { Self::from_raw(raw, context) }
+    }
+
+    /// Takes over a channel that other code has made, and makes its descriptor non-blocking.
+    ///
+    /// # Errors
+    /// The errno of `fcntl`, which destroys the channel as well.
+    ///
+    /// # Safety
+    /// - `raw` is a live channel of `context` that nobody else destroys or takes events from.
+    /// - No queue reports to it but those of this crate, also those taken over by
+    ///   [`CompletionQueue::from_raw`](crate::CompletionQueue::from_raw), and queues that never give
+    ///   an event.
+    pub unsafe fn from_raw(
+        raw: NonNull<sys::ibv_comp_channel>,
+        context: &Context,
+    ) -> Result<Self, Error> {
+        // SAFETY: the caller gives the channel over; it needs its context, which is its parent.
         let owned = unsafe { Owned::new(raw, context.origin(), context.clone()) };
         let channel = Self(Arc::new(owned));
         rustix::fs::fcntl_setfl(channel.as_fd(), rustix::fs::OFlags::NONBLOCK)
@@ -129,7 +147,9 @@ impl CompletionChannel {
         self.0.parents()
     }
 
-    pub(super) fn raw(&self) -> *mut sys::ibv_comp_channel {
+    /// The C channel, for calls that this crate does not have. It must not be destroyed, its events
+    /// must not be taken, and no queue of other code may report to it.
+    pub fn as_raw(&self) -> *mut sys::ibv_comp_channel {
         self.0.raw()
     }
 }

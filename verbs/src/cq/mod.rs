@@ -12,6 +12,7 @@ mod room;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
+use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,10 +28,12 @@ pub use self::extended_queue::ExtendedCompletionQueue;
 pub(crate) use self::inner::CqInner;
 pub(crate) use self::room::CqRoom;
 
-use self::channel::no_completion;
+use self::channel::{EventCount, no_completion};
+use self::inner::CqParents;
 use crate::context::Context;
 use crate::deadline::{Deadline, wait_for};
 use crate::error::{CloseError, ErrnoText, Error, ErrorKind, from_return};
+use crate::owned::Owned;
 
 /// How long a waiting thread sleeps at most before it looks into the queue again: another thread may
 /// have taken its event, and a kernel short of memory may have dropped it.
@@ -262,6 +265,44 @@ impl CompletionQueue {
                 shared,
             },
         })
+    }
+
+    /// Takes over a queue that other code has made. `channel` is the one that it reports to, if any,
+    /// which it has for itself unless it is `shared`.
+    ///
+    /// The queue's context pointer becomes one of this crate.
+    ///
+    /// # Safety
+    /// - `raw` is a live queue of `context` that nobody else destroys, polls, resizes or arms, and no
+    ///   queue pair but those handed over to this crate uses it.
+    /// - Its channel in C is `channel`, or none; and the queue was not armed since its last event
+    ///   was taken and acknowledged, or no thread takes events from the channel during this call.
+    /// - All events got for it are acknowledged.
+    /// - It was not made in a parent domain with a thread domain, nor for one thread alone, unless
+    ///   it is used as [`ProtectionDomain::with_thread_domain`](crate::ProtectionDomain::with_thread_domain)
+    ///   says.
+    pub unsafe fn from_raw(
+        raw: NonNull<sys::ibv_cq>,
+        context: &Context,
+        channel: Option<&CompletionChannel>,
+        shared: bool,
+    ) -> Self {
+        let events = Arc::new(EventCount::new());
+        let id = events.queue;
+        // SAFETY: the queue is live, and nobody reads the field now.
+        unsafe { (*raw.as_ptr()).cq_context = Arc::as_ptr(&events).cast_mut().cast() };
+        let parents = CqParents {
+            events,
+            channel: channel.cloned(),
+            context: context.clone(),
+        };
+        // SAFETY: the caller gives the queue over; it needs its channel and its context.
+        let owned = unsafe { Owned::new(raw, context.origin(), parents) };
+        Self {
+            inner: Arc::new(CqInner::new(owned, false)),
+            id,
+            shared,
+        }
     }
 
     /// The C queue, for calls that this crate does not have. It must not be destroyed, and its

@@ -6,6 +6,7 @@ mod special;
 use std::fmt;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
 
 use rdma_core_sys as sys;
 
@@ -250,6 +251,20 @@ impl MemoryRegion {
             error,
             handle: Self { owned, iova },
         })
+    }
+
+    /// Takes over a registration that other code has made, whose first byte requests name by `iova`:
+    /// its address, unless another was chosen.
+    ///
+    /// # Safety
+    /// - `raw` is a live region of `pd` that nobody else deregisters, and nobody else changes by
+    ///   `ibv_rereg_mr`.
+    /// - Its memory, as [`register`](Self::register) says. What else it was made of (device memory,
+    ///   a buffer of the library) outlives it.
+    pub unsafe fn from_raw(raw: NonNull<sys::ibv_mr>, pd: &ProtectionDomain, iova: u64) -> Self {
+        // SAFETY: the caller gives the region over; it needs its domain, which is its parent.
+        let owned = unsafe { Owned::new(raw, pd.context().origin(), pd.clone()) };
+        Self { owned, iova }
     }
 
     /// The C region, for calls that this crate does not have. It must not be deregistered.

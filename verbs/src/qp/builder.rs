@@ -1,25 +1,18 @@
 //! How to make a queue pair, and what was granted.
 
-use std::mem::ManuallyDrop;
 use std::ptr;
-use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use rdma_core_sys as sys;
 
-use super::check::Ready;
 use super::extended::{self, ExtendedQueuePair};
 use super::extended_ops::SendOps;
-use super::multicast::Groups;
-use super::opcodes::OpcodeSet;
-use super::state::{QpState, QpType};
-use super::{Attached, Facts, Parents, QueuePair, RecvRoom};
+use super::state::QpType;
+use super::{Parents, QueuePair, RecvRoom};
 use crate::cq::{CompletionQueue, CqRoom};
 use crate::error::{Error, ErrorKind, from_pointer};
-use crate::mw::BoundWindows;
 use crate::owned::Owned;
 use crate::pd::ProtectionDomain;
-use crate::slots;
 use crate::srq::SharedReceiveQueue;
 
 /// Sizes of a queue pair, asked for or granted.
@@ -296,30 +289,8 @@ impl<'a> QueuePairBuilder<'a> {
         // SAFETY: the queue pair was just made; its parents are all that it refers to.
         let owned = unsafe { Owned::new(raw, context.origin(), Box::new(parents)) };
         fits?;
-        // SAFETY: the queue pair is live; its number never changes.
-        let number = unsafe { (*owned.raw()).qp_num };
-        // SAFETY: as above.
-        let (post_send, post_recv) = unsafe { slots::of_qp(owned.raw()) };
-        Ok(QueuePair {
-            attached: Box::new(Attached {
-                windows: BoundWindows::new(number, owned.origin()),
-                // SAFETY: `QueuePair` uses what is attached only before it destroys the queue pair.
-                groups: unsafe { Groups::new(owned.non_null(), owned.origin()) },
-            }),
-            owned: ManuallyDrop::new(owned),
-            facts: Facts {
-                qp_type: self.qp_type,
-                opcodes: OpcodeSet::new(context.transport(), self.qp_type, context.attributes()),
-                capabilities: Capabilities::from_raw(&init.cap),
-                number,
-                has_srq: self.srq.is_some() || self.qp_type == QpType::XRC_SEND,
-                state: AtomicU32::new(QpState::RESET.raw()),
-                ready: Ready::default(),
-                post_send,
-                post_recv,
-                modifying: Mutex::new(()),
-            },
-        })
+        let capabilities = Capabilities::from_raw(&init.cap);
+        Ok(QueuePair::assemble(owned, self.qp_type, capabilities))
     }
 
     fn check_limits(&self) -> Result<(), Error> {

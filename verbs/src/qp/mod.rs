@@ -1,5 +1,6 @@
 //! Queue pairs: the two ends of a connection.
 
+mod adopt;
 mod bind;
 mod builder;
 pub(crate) mod change;

@@ -1,3 +1,4 @@
+mod adopted;
 mod async_events;
 mod blocking;
 mod common;
