@@ -3,6 +3,7 @@
 mod datagrams;
 mod dispatcher;
 mod drops;
+mod early_ends;
 mod handshake;
 mod limits;
 mod private_data;
@@ -23,6 +24,7 @@ pub(crate) fn tests() -> Vec<Test> {
         drops::tests(),
         dispatcher::tests(),
         datagrams::tests(),
+        early_ends::tests(),
     ]
     .into_iter()
     .flatten()
