@@ -20,6 +20,6 @@ fn main() -> ExitCode {
     .into_iter()
     .flatten()
     .collect();
-    let roles: Vec<Role> = [verbs::roles(), cm::ROLES.to_vec()].concat();
+    let roles: Vec<Role> = [verbs::roles(), cm::roles()].concat();
     harness::run(tests, &[roles, rpma::roles(), preloaded::roles()].concat())
 }

@@ -8,12 +8,15 @@ mod handshake;
 mod limits;
 mod private_data;
 mod refusals;
+mod removal;
 
 use std::time::Instant;
 
-use harness::{Outcome, SECOND, Test, ensure, phase};
+use harness::{Outcome, Role, SECOND, Test, ensure, phase};
 
-pub(crate) use self::limits::ROLES;
+pub(crate) fn roles() -> Vec<Role> {
+    [limits::ROLES, removal::ROLES].concat()
+}
 
 pub(crate) fn tests() -> Vec<Test> {
     [
@@ -25,6 +28,7 @@ pub(crate) fn tests() -> Vec<Test> {
         dispatcher::tests(),
         datagrams::tests(),
         early_ends::tests(),
+        removal::tests(),
     ]
     .into_iter()
     .flatten()

@@ -30,6 +30,8 @@ mod windows;
 
 use harness::{Role, Test};
 
+pub(crate) use self::ports::OwnDevice;
+
 pub(crate) fn roles() -> Vec<Role> {
     [
         ports::ROLES,

@@ -111,7 +111,7 @@ fn a_missing_port_is_refused() -> Outcome {
 
 /// A SoftRoCE device of a test's own, on an interface of its own that is down at first; both are
 /// removed when dropped. To be opened in another process: this one would keep it open for good.
-pub(super) struct OwnDevice {
+pub(crate) struct OwnDevice {
     interface: String,
     device: String,
 }
@@ -120,7 +120,7 @@ const DOWN: &str = "down";
 
 impl OwnDevice {
     /// The name of the device that the test `name` makes.
-    pub(super) fn device(name: &str) -> String {
+    pub(crate) fn device(name: &str) -> String {
         format!("rpma{name}rxe")
     }
 
@@ -141,7 +141,7 @@ impl OwnDevice {
 
     /// On an interface that is up, with packets of `mtu` bytes, and has the address `ip` before the
     /// device is added.
-    pub(super) fn with_address(name: &str, ip: IpAddr, mtu: u32) -> Result<Self, harness::Failed> {
+    pub(crate) fn with_address(name: &str, ip: IpAddr, mtu: u32) -> Result<Self, harness::Failed> {
         let this = Self {
             interface: Self::interface(name),
             device: Self::device(name),
