@@ -233,6 +233,53 @@ mod tests {
         take_back(&parent);
     }
 
+    /// A log that is never to be written to.
+    struct NoLog;
+
+    impl tracing::Subscriber for NoLog {
+        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+        fn event(&self, _: &tracing::Event<'_>) {
+            // SAFETY: ends the process, which has nothing to finish.
+            unsafe { libc::_exit(3) };
+        }
+        fn enter(&self, _: &tracing::span::Id) {}
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+
+    #[test]
+    #[cfg(not(miri))]
+    fn a_drop_in_a_forked_child_logs_nothing() {
+        let (fake, parent) = (
+            Fake {
+                busy: 0.into(),
+                errno: 0,
+            },
+            Arc::new(()),
+        );
+        let handle = owned(&fake, &parent);
+        // SAFETY: the child drops the handle, which takes no lock, and leaves by _exit.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            tracing::subscriber::with_default(NoLog, || drop(handle));
+            // SAFETY: ends the child without running anything else.
+            unsafe { libc::_exit(0) };
+        }
+        assert!(child > 0, "fork failed");
+        let mut status = 0;
+        // SAFETY: our own child, and a valid place for its status.
+        let waited = unsafe { libc::waitpid(child, &mut status, 0) };
+        assert_eq!(waited, child);
+        assert_eq!(status, 0, "the child has logged, or was killed");
+        assert!(handle.close().is_ok(), "the parent keeps its object");
+    }
+
     #[test]
     fn a_failed_close_gives_the_handle_back() {
         let (fake, parent) = (

@@ -19,6 +19,11 @@ pub(crate) fn tests() -> Vec<Test> {
             receives_on_the_request,
         )
         .limit(120),
+        test(
+            "a_send_before_the_connection_stands_is_refused_with_advice",
+            &[Need::Device],
+            send_too_early,
+        ),
         test("a_refusal_is_told_by_its_kind", &[Need::Device], a_refusal),
         test(
             "an_address_in_use_or_of_no_device_is_told_by_its_kind",
@@ -77,6 +82,34 @@ fn receives_on_the_request() -> Outcome {
         before,
         "counters of receivers that were not ready"
     );
+    Ok(())
+}
+
+fn send_too_early() -> Outcome {
+    let (peer, endpoint) = listen()?;
+    let config = ConnectionConfig::default();
+    let client = ConnectionRequest::new(&peer, endpoint.local_addr(), &config)?
+        .connect(PrivateData::none())?;
+    let region = LocalRegion::alloc(&peer, 64, Usage::all())?;
+    let refused = |connection: &rpma::Connection| -> Outcome {
+        let error = connection.send(region.as_span(), Signal::Always, 1).err();
+        let error = error.ok_or("sent before the connection stands")?;
+        ensure_eq!(error.kind(), ErrorKind::NotConnected, "{error}");
+        let hint = error.hint().unwrap_or_default();
+        ensure!(hint.contains("established"), "{hint}");
+        Ok(())
+    };
+    refused(&client)?;
+    let request = endpoint.next_connection_request(&config, WAIT)?;
+    request.recv(region.as_span(), 2)?;
+    let server = request.connect(PrivateData::none())?;
+    // The answer is there, and not taken yet.
+    refused(&client)?;
+    client.wait_established(WAIT)?;
+    client.send(region.as_span(), Signal::Always, 1)?;
+    completed(client.cq())?;
+    server.wait_established(WAIT)?;
+    completed(server.cq())?;
     Ok(())
 }
 

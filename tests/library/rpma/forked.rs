@@ -1,7 +1,8 @@
 //! A forked child owns none of its parent's objects.
 
 use harness::{
-    Need, Outcome, Pair, Targets, Test, completed, ensure, ensure_eq, listen, pattern, test,
+    Child, Need, Outcome, Pair, Role, Targets, Test, WAIT, completed, ensure, ensure_eq, listen,
+    pattern, test,
 };
 use rpma::{
     ConnectionConfig, ConnectionRequest, Endpoint, Error, ErrorKind, FlushType, LocalRegion, Peer,
@@ -9,12 +10,27 @@ use rpma::{
 };
 
 pub(crate) fn tests() -> Vec<Test> {
-    vec![test(
-        "in_a_forked_child_every_call_answers_forked_and_drops_touch_nothing",
-        &[Need::Device],
-        a_forked_child,
-    )]
+    vec![
+        test(
+            "in_a_forked_child_every_call_answers_forked_and_drops_touch_nothing",
+            &[Need::Device],
+            a_forked_child,
+        ),
+        test(
+            "a_forked_child_has_nothing_where_the_library_was_told_of_forks_either",
+            &[Need::Device],
+            || {
+                // Registered pages may be left out of the child then: it must not touch them.
+                Child::role("forked", "", &[("RDMAV_FORK_SAFE", "1".as_ref())])?
+                    .finish(WAIT)?
+                    .success()?;
+                Ok(())
+            },
+        ),
+    ]
 }
+
+pub(crate) const ROLES: &[Role] = &[("forked", a_forked_child)];
 
 fn a_forked_child() -> Outcome {
     let pair = Pair::new()?;
@@ -44,6 +60,9 @@ fn a_forked_child() -> Outcome {
         "in the child, call number {code} did not answer Forked"
     );
 
+    let mut found = [1; 4096];
+    targets.client.load(0, &mut found)?;
+    ensure!(found == [0; 4096], "the child has filled a region");
     // The child's drops must not have ended or changed anything of ours.
     for n in 0..5 {
         targets.client.store(0, &pattern::bytes(n, 4096))?;
@@ -98,6 +117,8 @@ fn in_child(pair: Pair, targets: Targets, endpoint: Endpoint) -> i32 {
             return i32::try_from(number).unwrap_or(99) + 1;
         }
     }
+    // Has no answer, and does nothing.
+    targets.client.fill(0xff);
     drop(pair);
     drop(targets);
     drop(endpoint);

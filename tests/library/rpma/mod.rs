@@ -36,5 +36,5 @@ pub(crate) fn tests() -> Vec<Test> {
 }
 
 pub(crate) fn roles() -> Vec<Role> {
-    [processes::ROLES, rights::ROLES].concat()
+    [processes::ROLES, rights::ROLES, forked::ROLES].concat()
 }

@@ -28,6 +28,16 @@ pub(crate) fn tests() -> Vec<Test> {
             one_thread_polls,
         ),
         test(
+            "everything_posted_until_the_queues_are_full_completes_after_the_end",
+            &[Need::Device],
+            full_until_the_end,
+        ),
+        test(
+            "two_threads_that_wait_for_completions_get_one_each_at_once",
+            &[Need::Device],
+            two_waiters,
+        ),
+        test(
             "a_completion_queue_that_could_overrun_is_refused_with_the_size_needed",
             &[Need::Device],
             a_queue_that_could_overrun,
@@ -156,6 +166,89 @@ fn one_thread_polls() -> Outcome {
         pair.client.write(to, from, Signal::Always, n)?;
     }
     poller.join().map_err(|_| "the polling thread panicked")??;
+    Ok(())
+}
+
+fn full_until_the_end() -> Outcome {
+    // SoftRoCE grants what was asked and takes more: up to the next power of two, less one.
+    for (sends, receives) in [(1, 14), (10, 10), (16, 16), (7, 7)] {
+        let mut config = ConnectionConfig::default();
+        config.set_sq_size(sends).set_rq_size(receives);
+        let pair = Pair::with(&config)?;
+        let targets = Targets::new(&pair, 64)?;
+        let span = targets.client.as_span();
+        let mut posted = Vec::new();
+        let mut fill = |post: &dyn Fn(u64) -> Result<(), rpma::Error>, from: u64| -> Outcome {
+            for n in from.. {
+                match post(n) {
+                    Ok(()) => posted.push(n),
+                    Err(error) => {
+                        ensure_eq!(error.kind(), ErrorKind::QueueFull, "{error}");
+                        return Ok(());
+                    }
+                }
+            }
+            Ok(())
+        };
+        fill(&|n| pair.client.recv(span, n), 0)?;
+        // Nobody receives these.
+        fill(&|n| pair.client.send(span, Signal::Always, n), 1000)?;
+        ensure!(
+            posted.len() >= (sends + receives) as usize,
+            "{sends} + {receives}: only {} were taken",
+            posted.len()
+        );
+        pair.client.disconnect()?;
+        let mut came = Vec::new();
+        while came.len() < posted.len() {
+            let completion = pair.client.cq().next(WAIT).map_err(|error| {
+                format!(
+                    "{sends} + {receives}: {} of {} came: {error}",
+                    came.len(),
+                    posted.len()
+                )
+            })?;
+            ensure!(completion.result().is_err(), "{completion:?}");
+            came.push(completion.op_context());
+        }
+        came.sort_unstable();
+        ensure_eq!(came, posted, "{sends} + {receives}");
+        ensure!(pair.client.cq().poll_one()?.is_none(), "one more");
+    }
+    Ok(())
+}
+
+fn two_waiters() -> Outcome {
+    for round in 0..rounds(3, 50) {
+        let pair = Pair::new()?;
+        let targets = Targets::new(&pair, 64)?;
+        let cq = pair.client.cq();
+        for n in 0..2 {
+            pair.client.recv(targets.client.as_span(), n)?;
+        }
+        let start = Instant::now();
+        let mut came = thread::scope(|scope| {
+            let wait = || {
+                let completion = cq.next(WAIT).map_err(|error| error.to_string())?;
+                Ok::<_, String>((completion.op_context(), start.elapsed()))
+            };
+            let threads = [scope.spawn(wait), scope.spawn(wait)];
+            // Both receives are flushed.
+            pair.client.disconnect()?;
+            threads
+                .into_iter()
+                .map(|thread| Ok(thread.join().map_err(|_| "a waiting thread panicked")??))
+                .collect::<Result<Vec<_>, harness::Failed>>()
+        })?;
+        came.sort_unstable();
+        ensure_eq!((came[0].0, came[1].0), (0, 1), "round {round}");
+        let slowest = came[0].1.max(came[1].1);
+        // A lost wake-up is found within 100 ms; the rest is room for a busy machine.
+        ensure!(
+            slowest < Duration::from_millis(600),
+            "round {round}: {slowest:?}"
+        );
+    }
     Ok(())
 }
 

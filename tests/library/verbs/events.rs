@@ -46,9 +46,9 @@ pub(crate) fn tests() -> Vec<Test> {
 /// A queue pair in the error state: each send posted to it completes at once, as flushed.
 ///
 /// Not a receive: SoftRoCE does not look at its receive queue again once it is in that state.
-pub(super) struct Flushing {
+pub(crate) struct Flushing {
     qp: QueuePair,
-    pub(super) cq: CompletionQueue,
+    pub(crate) cq: CompletionQueue,
     pub(super) channel: CompletionChannel,
 }
 
@@ -58,7 +58,7 @@ impl Flushing {
     }
 
     /// With room for `sends` completions at once.
-    pub(super) fn sized(sends: u32) -> Result<Self, Failed> {
+    pub(crate) fn sized(sends: u32) -> Result<Self, Failed> {
         let context = open()?;
         let channel = CompletionChannel::new(&context)?;
         Self::on(&channel, false, sends)
@@ -97,7 +97,7 @@ impl Flushing {
     }
 
     /// Makes one completion with its event, and takes both.
-    fn event(&self, wr_id: u64) -> Result<(), Failed> {
+    pub(crate) fn event(&self, wr_id: u64) -> Result<(), Failed> {
         self.cq.arm()?;
         self.complete(wr_id)?;
         let event = self.channel.next_event(Deadline::after(WAIT))?;

@@ -30,6 +30,7 @@ mod windows;
 
 use harness::{Role, Test};
 
+pub(crate) use self::events::Flushing;
 pub(crate) use self::ports::OwnDevice;
 
 pub(crate) fn roles() -> Vec<Role> {
