@@ -6,7 +6,7 @@ use std::mem::ManuallyDrop;
 use cm::verbs::{AccessFlags, MemoryRegion, Origin, ProtectionDomain};
 use memmap2::{MmapMut, MmapRaw};
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 
 /// Zeroed pages that nothing else uses, registered with a device.
 #[derive(Debug)]
@@ -88,7 +88,10 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        if let Err(error) = self.release() {
+        // In a forked child the locks of a log may be held by threads that do not exist.
+        if let Err(error) = self.release()
+            && error.kind() != ErrorKind::Forked
+        {
             tracing::warn!(%error, "memory could not be deregistered; it is leaked");
         }
     }

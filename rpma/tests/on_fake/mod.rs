@@ -2,6 +2,7 @@ mod common;
 mod connecting;
 mod failing;
 mod faults;
+mod forked;
 mod queues;
 mod regions;
 mod transfer;
