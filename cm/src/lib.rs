@@ -12,7 +12,8 @@
 //! Each connection and each listener has an event channel of its own. Its descriptor ([`AsFd`]) is
 //! non-blocking, so it can be given to `poll`, epoll or an async runtime; the `try_` methods never
 //! block, and the others take a [`Deadline`] that covers the whole step. A [`Dispatcher`] instead
-//! reads one channel for any number of them.
+//! reads one channel for any number of them. With the feature `tokio` there is `Async`, which waits in a
+//! runtime.
 //!
 //! Queue pairs belong to the caller's side of the fence, not to librdmacm's id: librdmacm changes
 //! the state of its own queue pairs in whichever thread reads events, without a lock. The price is
@@ -47,6 +48,8 @@
 //! [`AsFd`]: std::os::fd::AsFd
 
 mod address;
+#[cfg(feature = "tokio")]
+mod asynchronous;
 mod channel;
 mod connect;
 mod connection;
@@ -66,6 +69,8 @@ mod source;
 pub use verbs;
 pub use verbs::Deadline;
 
+#[cfg(feature = "tokio")]
+pub use crate::asynchronous::Async;
 pub use crate::connect::{ConnectOptions, Progress, Resolved, Resolving};
 pub use crate::connection::{Connection, ConnectionEvent, ConnectionState};
 pub use crate::datagram::{

@@ -1,4 +1,7 @@
 mod addresses;
+// Miri has not all of what the runtime asks of epoll.
+#[cfg(all(feature = "tokio", not(miri)))]
+mod asynchronous;
 mod blocking;
 mod common;
 mod datagrams;

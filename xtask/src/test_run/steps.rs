@@ -14,7 +14,8 @@ use crate::vm;
 use crate::workspace;
 
 /// What to build for the tests on the fake device.
-const ON_FAKE: &str = "--package verbs --package cm --package rpma --lib --test fake";
+const ON_FAKE: &str =
+    "--package verbs --package cm --package rpma --features cm/tokio --lib --test fake";
 
 /// The same in two parts that take about as long under Miri, where tests run one after the other.
 const ON_FAKE_HALVES: [&str; 2] = [
