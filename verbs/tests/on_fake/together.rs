@@ -16,7 +16,7 @@ use super::common::{Memory, connect, everything, outcomes, sge, soon};
 
 /// How many threads and rounds: under Miri each step takes a thousand times as long.
 const THREADS: usize = if cfg!(miri) { 3 } else { 16 };
-const ROUNDS: usize = if cfg!(miri) { 2 } else { 1000 };
+const ROUNDS: usize = if cfg!(miri) { 2 } else { 200 };
 
 fn open() -> Context {
     let list = DeviceList::new().expect("the devices");
