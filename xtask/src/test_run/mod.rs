@@ -88,6 +88,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if on_fake {
         outcomes.push(("asan", steps::asan(options)?));
         outcomes.push(("miri", steps::miri(options)?));
+        if options.full {
+            outcomes.push(("tsan", steps::tsan(options)?));
+        }
     }
     if steps::counts_instructions(options) {
         outcomes.push(("instructions", steps::instructions(options)?));
@@ -125,7 +128,7 @@ fn conclude(
         }
         // On the fake device those are tests that abort: others run them, in a process of their own.
         let ignored = outcome.count.ignored;
-        if ignored > 0 && !["fake", "asan", "miri"].contains(name) {
+        if ignored > 0 && !["fake", "asan", "miri", "tsan"].contains(name) {
             report::say(format!("{name}: {ignored} tests were not run (ignored)"));
         }
     }

@@ -122,13 +122,23 @@ pub(super) fn instructions(options: &Options) -> Result<Outcome> {
 
 /// The same with every access to memory checked by AddressSanitizer, and what is left behind by its leak checker.
 pub(super) fn asan(options: &Options) -> Result<Outcome> {
+    sanitized("asan", "address", options)
+}
+
+/// The same with the order of every access from several threads checked by ThreadSanitizer.
+pub(super) fn tsan(options: &Options) -> Result<Outcome> {
+    sanitized("tsan", "thread", options)
+}
+
+/// The tests on the fake device, built with a sanitizer of the compiler.
+fn sanitized(name: &str, sanitizer: &str, options: &Options) -> Result<Outcome> {
     // With --target, or build scripts and procedural macros would be instrumented as well.
     let how = format!(
         "test -Zbuild-std --target {}",
         host_triple(&mut Command::new(cargo()))?
     );
-    let variables = fake_variables("asan", "-Zsanitizer=address");
-    nightly("asan", options, &how, &[ON_FAKE], variables)
+    let variables = fake_variables(name, &format!("-Zsanitizer={sanitizer}"));
+    nightly(name, options, &how, &[ON_FAKE], variables)
 }
 
 /// The same under Miri, which finds what is undefined behaviour to the language.
