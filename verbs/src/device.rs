@@ -23,6 +23,29 @@ open_enum! {
     }
 }
 
+open_enum! {
+    /// What a device is in its network.
+    #[doc(alias = "ibv_node_type")]
+    NodeType(i32) {
+        /// Not known to the library.
+        UNKNOWN = sys::ibv_node_type::IBV_NODE_UNKNOWN.0, "unknown";
+        /// An adapter of InfiniBand or RoCE.
+        CA = sys::ibv_node_type::IBV_NODE_CA.0, "InfiniBand channel adapter";
+        /// An InfiniBand switch.
+        SWITCH = sys::ibv_node_type::IBV_NODE_SWITCH.0, "InfiniBand switch";
+        /// An InfiniBand router.
+        ROUTER = sys::ibv_node_type::IBV_NODE_ROUTER.0, "InfiniBand router";
+        /// An adapter of iWARP.
+        RNIC = sys::ibv_node_type::IBV_NODE_RNIC.0, "iWARP NIC";
+        /// An adapter of usNIC.
+        USNIC = sys::ibv_node_type::IBV_NODE_USNIC.0, "usNIC";
+        /// An adapter of usNIC over UDP.
+        USNIC_UDP = sys::ibv_node_type::IBV_NODE_USNIC_UDP.0, "usNIC UDP";
+        /// A device of another kind, such as EFA.
+        UNSPECIFIED = sys::ibv_node_type::IBV_NODE_UNSPECIFIED.0, "unspecified";
+    }
+}
+
 /// The RDMA devices present when the list was taken.
 #[doc(alias = "ibv_get_device_list")]
 #[doc(alias = "ibv_free_device_list")]
@@ -149,6 +172,12 @@ impl Device<'_> {
     pub fn guid(&self) -> u64 {
         // SAFETY: the device lives as long as the list borrowed by `self`.
         u64::from_be(unsafe { sys::ibv_get_device_guid(self.raw) })
+    }
+
+    /// What it is in its network: an adapter, as a rule.
+    pub fn node_type(&self) -> NodeType {
+        // SAFETY: the device lives as long as the list borrowed by `self`; the field is plain data.
+        NodeType::from_raw(unsafe { (*self.raw).node_type }.0)
     }
 
     /// InfiniBand/RoCE or iWARP.

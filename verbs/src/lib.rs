@@ -8,6 +8,10 @@
 //!    └── CompletionChannel ── CompletionQueue┘
 //! ```
 //!
+//! Few devices have [`XrcDomain`] and [`ThreadDomain`] as well, and operations such as
+//! [`CompletionQueue::moderate`] and [`MemoryRegion::reregister`]: the others answer
+//! [`ErrorKind::Unsupported`]. What other code has made is handed over by `from_raw`.
+//!
 //! Every handle keeps what it needs alive, so handles may be dropped in any order. A drop never
 //! panics and never waits for a peer or for another thread of yours; if the kernel refuses to
 //! destroy an object for longer than 100 ms, the object and everything it needs are leaked, never
@@ -87,7 +91,7 @@ pub use crate::cq::{
     WcOpcode, WcStatus, WcSuccess, WorkCompletion,
 };
 pub use crate::deadline::{Deadline, wait_for, wait_readable};
-pub use crate::device::{Device, DeviceList, TransportType};
+pub use crate::device::{Device, DeviceList, NodeType, TransportType};
 pub use crate::domain::ThreadDomain;
 pub use crate::error::{CloseError, ErrnoText, Error, ErrorKind};
 pub use crate::flags::{AccessFlags, SendFlags, WcFlags};
@@ -98,7 +102,7 @@ pub use crate::mr::{
 };
 pub use crate::mw::{MemoryWindow, WindowBind, WindowType};
 pub use crate::pd::ProtectionDomain;
-pub use crate::port::{Gid, LinkLayer, PortAttributes, PortState};
+pub use crate::port::{Gid, LinkLayer, PhysicalState, PortAttributes, PortCapFlags, PortState};
 pub use crate::process::{ForkSupport, Origin, fork_support};
 pub use crate::qp::{
     AlternatePath, AnyData, Batch, Capabilities, Ece, ExtendedQueuePair, FlushLevel,

@@ -6,7 +6,10 @@ use std::process::Command;
 use harness::{
     Child, Need, Outcome, Role, Test, WAIT, c_library, c_program, device, ensure, ensure_eq, test,
 };
-use rpma::cm::verbs::{Context, DeviceList, ErrorKind, PortState, sys};
+use rpma::cm::verbs::{
+    Context, DeviceList, ErrorKind, LinkLayer, NodeType, PhysicalState, PortCapFlags, PortState,
+    sys,
+};
 use rpma::{Device, Peer};
 
 use super::objects::open;
@@ -17,6 +20,11 @@ pub(crate) fn tests() -> Vec<Test> {
             "a_port_query_fills_every_byte_as_in_c",
             &[Need::Device, Need::C],
             a_port_query_fills_every_byte,
+        ),
+        test(
+            "a_softroce_port_says_what_it_is",
+            &[Need::Device, Need::SoftRoce],
+            a_softroce_port_says_what_it_is,
         ),
         test(
             "a_port_that_does_not_exist_is_refused",
@@ -91,6 +99,25 @@ fn hexadecimal(attributes: &sys::ibv_port_attr) -> String {
             format!("{:02x}", unsafe { byte.read() })
         })
         .collect()
+}
+
+fn a_softroce_port_says_what_it_is() -> Outcome {
+    let list = DeviceList::new()?;
+    let node = list.by_name(&device().name)?.node_type();
+    ensure_eq!(node, NodeType::CA, "node");
+    let port = open()?.query_port(device().port)?;
+    ensure_eq!(port.link_layer(), LinkLayer::ETHERNET, "link layer");
+    ensure_eq!(port.physical_state(), PhysicalState::LINK_UP, "link");
+    ensure!(port.active_mtu() <= port.max_mtu(), "{port:?}");
+    ensure_eq!(port.lid(), 0, "LID");
+    ensure_eq!(port.pkey_table_len(), 1, "partition keys");
+    ensure!(port.active_lanes().is_some(), "lanes");
+    ensure!(
+        port.capabilities().contains(PortCapFlags::CM_SUP),
+        "{:?}",
+        port.capabilities()
+    );
+    Ok(())
 }
 
 fn a_missing_port_is_refused() -> Outcome {
