@@ -276,7 +276,7 @@ fn c_device(model: &Model) -> ibv_device {
         ..ibv_device::default()
     };
     for (to, from) in device.name.iter_mut().zip(model.name.bytes()) {
-        *to = from.cast_signed();
+        *to = core::ffi::c_char::from_ne_bytes([from]);
     }
     device.dev_name = device.name;
     device
