@@ -99,6 +99,7 @@ fn package(name: &str) -> &'static str {
     match name {
         "rdma" | "ip" => " (package iproute2)",
         "rping" => " (package rdmacm-utils)",
+        "ibv_devinfo" | "ibv_rc_pingpong" => " (package ibverbs-utils)",
         _ => "",
     }
 }

@@ -1,10 +1,12 @@
 //! The programs on a real device, as a user runs them: each test is named after the rule it holds.
 
 mod damage;
+mod examples;
 mod gone;
 mod interrupt;
 mod json;
 mod persistent;
+mod pingpong;
 mod program;
 mod refusals;
 mod release;
@@ -28,7 +30,9 @@ fn main() -> ExitCode {
     tests.extend(interrupt::tests());
     tests.extend(json::tests());
     tests.extend(release::tests());
+    tests.extend(examples::tests());
+    tests.extend(pingpong::tests());
     let code = harness::run(tests, &[]);
-    program::remove_copy();
+    program::remove_copies();
     code
 }

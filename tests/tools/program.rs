@@ -19,39 +19,50 @@ pub(crate) fn test(name: &'static str, needs: &[Need], body: fn() -> Outcome) ->
     harness::test(name, needs, body).limit(150)
 }
 
-/// A copy of the program under test, in a folder of its own for as long as this program runs.
+/// A folder with copies of the programs under test, for as long as this program runs.
 ///
-/// The folder it was built in may be its owner's alone, where a plain user cannot start it, and it
-/// may be shared into a virtual machine, where every start would read it over the wire again.
-static COPY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+/// The folder they were built in may be its owner's alone, where a plain user cannot start them, and
+/// it may be shared into a virtual machine, where every start would read them over the wire again.
+static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
 
 /// The path of the program under test, which every user can start.
-pub(crate) fn program() -> &'static Path {
-    let copied = COPY.get_or_init(|| copy().map_err(|error| error.to_string()));
-    // What cannot be copied is started where it is, and the test that needs more will tell.
-    copied
-        .as_deref()
-        .unwrap_or(Path::new(env!("CARGO_BIN_EXE_rpma-ping-under-test")))
+pub(crate) fn program() -> PathBuf {
+    local(env!("CARGO_BIN_EXE_rpma-ping-under-test"))
 }
 
-fn copy() -> io::Result<PathBuf> {
+/// The path of a copy of a program that was built, which every user can start.
+pub(crate) fn local(built: &str) -> PathBuf {
+    let folder = FOLDER.get_or_init(|| make_folder().map_err(|error| error.to_string()));
+    // What cannot be copied is started where it is, and the test that needs more will tell.
+    let copied = folder.as_deref().ok();
+    let copied = copied.and_then(|folder| copy(built, folder).ok());
+    copied.unwrap_or_else(|| built.into())
+}
+
+fn make_folder() -> io::Result<PathBuf> {
     let folder = env::temp_dir().join(format!("rpma-tools-under-test-{}", process::id()));
-    let copy = folder.join("rpma-ping");
     // Whoever has made this folder before is not to be trusted.
     fs::create_dir(&folder)?;
-    fs::copy(env!("CARGO_BIN_EXE_rpma-ping-under-test"), &copy)?;
-    for path in [&folder, &copy] {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755))?;
+    Ok(folder)
+}
+
+fn copy(built: &str, folder: &Path) -> io::Result<PathBuf> {
+    let name = Path::new(built)
+        .file_name()
+        .ok_or(io::ErrorKind::NotFound)?;
+    let name = name.to_string_lossy().replace("-under-test", "");
+    let copy = folder.join(name);
+    if !copy.exists() {
+        fs::copy(built, &copy)?;
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
     }
     Ok(copy)
 }
 
-/// Removes the copy, at the end.
-pub(crate) fn remove_copy() {
-    if let Some(folder) = COPY
-        .get()
-        .and_then(|copied| copied.as_deref().ok()?.parent())
-    {
+/// Removes the copies, at the end.
+pub(crate) fn remove_copies() {
+    if let Some(Ok(folder)) = FOLDER.get() {
         // What is left is in a folder that the system empties.
         let _ = fs::remove_dir_all(folder);
     }
