@@ -72,8 +72,14 @@ impl Apt {
                 ));
             }
             Err(error) => {
+                let error = error.to_string();
+                // The whole command has a dozen options that tell nobody anything.
+                let how = error
+                    .rsplit_once(" update ")
+                    .map_or(&*error, |(_, how)| how);
                 return Err(Error::new(format!(
-                    "the package lists of {suite} cannot be fetched: {error}; check the network and the room in {}",
+                    "the package lists of {suite} cannot be fetched: apt-get update {how}; check the network and the room \
+                     in {}",
                     private.display()
                 )));
             }
