@@ -4,10 +4,11 @@
 //! names, so the bindings, the inline functions and everything above them run unchanged, on a machine without RDMA, under
 //! Miri and under AddressSanitizer.
 //!
-//! What it models: two devices (`fake0`, RoCE; `fake1`, iWARP), protection domains, memory regions with keys and rights,
-//! completion queues and channels with real descriptors, RC queue pairs with the kernel's table of transitions, data moved
-//! between two queue pairs of the process at the moment of posting, and the connection manager with its events. What it does
-//! not model answers `EOPNOTSUPP`, as a provider without it does.
+//! What it models: two devices (`fake0`, RoCE; `fake1`, iWARP), protection domains, memory regions and windows with keys and
+//! rights, completion queues and channels with real descriptors, queue pairs with the kernel's table of transitions, shared
+//! receive queues, address handles and multicast groups, asynchronous events, data moved between queue pairs of the process at
+//! the moment of posting, the removal of the devices, and the connection manager with its events. What it does not model
+//! answers `EOPNOTSUPP`, as a provider without it does. Where SoftRoCE and hardware differ, it is like SoftRoCE or stricter.
 //!
 //! What C would do silently or never end, it says: a handle used after it was destroyed, a call that would wait for ever, an
 //! acknowledgement too many. Those abort the process with a sentence on stderr, since no error could be returned for them.

@@ -91,6 +91,21 @@ impl Mr {
     }
 }
 
+impl World {
+    /// The domain that protects what is made in `pd`: of a parent domain, the one that it is made of.
+    pub(super) fn protection(&mut self, pd: usize) -> usize {
+        let parts = self.pds.find(pd).and_then(|pd| pd.made_of);
+        parts.map_or(pd, |(plain, _)| plain)
+    }
+
+    /// The region at an address, if requests of queue pairs of `pd` may name it.
+    pub(super) fn region(&mut self, address: usize, pd: usize) -> Option<&Mr> {
+        let of = self.mrs.find(address)?.pd;
+        let same = self.protection(of) == self.protection(pd);
+        self.mrs.find(address).filter(|_| same).map(|mr| &*mr)
+    }
+}
+
 /// # Safety
 /// - As in C.
 #[unsafe(no_mangle)]

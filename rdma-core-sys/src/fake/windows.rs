@@ -81,11 +81,13 @@ impl World {
         let mw = self.mws.find(bind.mw)?;
         let (pd, old) = (mw.pd, mw.rkey);
         let second = mw.kind == ibv_mw_type::IBV_MW_TYPE_2;
-        if second && (mw.bound.is_some() || bind.len == 0) || qp_pd != pd {
+        let is_bound = mw.bound.is_some();
+        let foreign = self.protection(qp_pd) != self.protection(pd);
+        if second && (is_bound || bind.len == 0) || foreign {
             return None;
         }
         if bind.len > 0 {
-            let mr = self.mrs.find(bind.mr).filter(|mr| mr.pd == pd)?;
+            let mr = self.region(bind.mr, pd)?;
             let changes = A::IBV_ACCESS_REMOTE_WRITE | A::IBV_ACCESS_REMOTE_ATOMIC;
             if bind.access & changes.0 != 0 {
                 mr.range(bind.addr, bind.len, A::IBV_ACCESS_LOCAL_WRITE.0)?;
@@ -139,7 +141,9 @@ impl World {
                 .is_some_and(|end| end <= bound.len);
             inside && bound.access & access == access && bound.qp.is_none_or(|of| of == qp)
         };
-        let bound = mw.bound.filter(allows).filter(|_| mw.pd == pd);
+        let (bound, of) = (mw.bound.filter(allows), mw.pd);
+        let same = self.protection(of) == self.protection(pd);
+        let bound = bound.filter(|_| same);
         Some(bound.map(|bound| bound.mr))
     }
 

@@ -16,6 +16,7 @@ mod leftovers;
 mod multicast;
 mod optional;
 mod posting;
+mod protection;
 mod removal;
 mod resizing;
 mod running;

@@ -272,8 +272,9 @@ impl World {
     fn local(&mut self, pd: usize, sges: &[ibv_sge], access: u32) -> Option<Vec<(u64, usize)>> {
         let pieces = sges.iter().filter(|sge| sge.length > 0).map(|sge| {
             let region = *self.lkeys.get(&sge.lkey)?;
-            let region = self.mrs.find(region).filter(|region| region.pd == pd)?;
-            let addr = region.range(sge.addr, sge.length.into(), access)?;
+            let addr = self
+                .region(region, pd)?
+                .range(sge.addr, sge.length.into(), access)?;
             Some((addr, sge.length as usize))
         });
         pieces.collect()
@@ -323,8 +324,7 @@ impl World {
         }
         let pd = self.qps.find(qp)?.pd;
         let region = *self.rkeys.get(&rkey)?;
-        let region = self.mrs.find(region).filter(|region| region.pd == pd)?;
-        region.range(addr, len, access)
+        self.region(region, pd)?.range(addr, len, access)
     }
 }
 
