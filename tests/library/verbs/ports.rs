@@ -22,6 +22,11 @@ pub(crate) fn tests() -> Vec<Test> {
             a_port_query_fills_every_byte,
         ),
         test(
+            "what_later_releases_tell_of_a_port_is_there_or_said_to_be_missing",
+            &[Need::Device],
+            what_later_releases_tell,
+        ),
+        test(
             "a_softroce_port_says_what_it_is",
             &[Need::Device, Need::SoftRoce],
             a_softroce_port_says_what_it_is,
@@ -87,6 +92,67 @@ fn a_port_query_fills_every_byte() -> Outcome {
         "the struct behind PortAttributes"
     );
     Ok(())
+}
+
+/// With the library of this machine, whichever it is: what it does not have is no reason to not start.
+fn what_later_releases_tell() -> Outcome {
+    let context = open()?;
+    let raw = context.as_raw();
+    for port in 1..=context.attributes().port_count() {
+        let mut filled = std::mem::MaybeUninit::<sys::ibv_port_attr_v49>::uninit();
+        // SAFETY: the place is a whole struct.
+        unsafe { filled.as_mut_ptr().write_bytes(0xaa, 1) };
+        // SAFETY: the context is open, and the place is a whole struct.
+        let ret = unsafe { sys::ibv_query_port_v49(raw, port, filled.as_mut_ptr()) };
+        ensure_eq!(ret, 0, "ibv_query_port_v49");
+        // SAFETY: every byte was written above, and each is a value of integers.
+        let newer = unsafe { filled.assume_init() };
+        let older = context.query_port(port)?;
+        let older = older.as_raw();
+        ensure_eq!(newer.state, older.state, "state");
+        ensure_eq!(newer.active_speed, older.active_speed, "active_speed");
+        ensure_eq!(newer.port_cap_flags2, older.port_cap_flags2, "flags");
+        ensure!(
+            newer.active_speed_ex != 0xaaaa_aaaa,
+            "active_speed_ex was not written"
+        );
+
+        let mut speed = 0;
+        // SAFETY: the context is open, and the place is valid.
+        let ret = unsafe { sys::ibv_query_port_speed(raw, port.into(), &mut speed) };
+        ensure!(
+            ret == 0 || is_unsupported(ret),
+            "ibv_query_port_speed: {ret}"
+        );
+    }
+    let mut caps = sys::ibv_comp_cntr_caps::default();
+    // SAFETY: the context is open, and the place is valid.
+    let ret = unsafe { sys::ibv_query_comp_cntr_caps(raw, &mut caps) };
+    ensure!(
+        ret == 0 || is_unsupported(ret),
+        "ibv_query_comp_cntr_caps: {ret}"
+    );
+
+    let mut wanted = sys::ibv_dmah_init_attr::default();
+    // SAFETY: the context is open, and the struct is filled.
+    let handle = unsafe { sys::ibv_alloc_dmah(raw, &mut wanted) };
+    let errno = std::io::Error::last_os_error().raw_os_error();
+    if handle.is_null() {
+        ensure!(
+            errno.is_some_and(is_unsupported),
+            "ibv_alloc_dmah: {errno:?}"
+        );
+    } else {
+        // SAFETY: the handle is live and not used again.
+        let ret = unsafe { sys::ibv_dealloc_dmah(handle) };
+        ensure_eq!(ret, 0, "ibv_dealloc_dmah");
+    }
+    Ok(())
+}
+
+/// Whether library, kernel or provider said that they do not have it.
+fn is_unsupported(errno: i32) -> bool {
+    [libc::EOPNOTSUPP, libc::EPROTONOSUPPORT, libc::ENOSYS].contains(&errno)
 }
 
 /// The bytes of the struct, which has no padding.
