@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use verbs::{Context, Deadline, QpState, QueuePair, TransportType, sys};
+use verbs::{Context, Deadline, QpState, QpType, QueuePair, TransportType, sys};
 
 use crate::connection::{Connection, Side};
 use crate::error::Error;
@@ -302,13 +302,19 @@ impl<S: EventSource> Request<S> {
     }
 }
 
-/// A queue pair must be handed over in INIT, and be of the device that the connection goes through.
+/// A queue pair must be reliable and handed over in INIT, and be of the device that the connection goes through.
 pub(crate) fn check_queue_pair(
     qp: &QueuePair,
     context: &Context,
     verb: &'static str,
 ) -> Result<(), Error> {
-    let wrong = if qp.state() != QpState::INIT {
+    let wrong = if matches!(qp.qp_type(), QpType::UD | QpType::UC) {
+        // The device would refuse what the connection manager knows of it, after the peer's answer.
+        format!(
+            "a {} queue pair cannot be connected: make one of type RC",
+            qp.qp_type()
+        )
+    } else if qp.state() != QpState::INIT {
         format!(
             "the queue pair is in state {}, not INIT; call init_qp first",
             qp.state()

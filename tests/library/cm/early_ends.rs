@@ -3,7 +3,10 @@
 use std::thread;
 use std::time::Instant;
 
-use harness::{Need, Outcome, SECOND, Test, WAIT, ensure, ensure_eq, rounds, test};
+use harness::{Failed, Need, Outcome, SECOND, Test, WAIT, ensure, ensure_eq, rounds, test};
+use rpma::cm::verbs::{
+    CompletionQueue, Context, InitAttributes, ProtectionDomain, QpType, QueuePair,
+};
 use rpma::cm::{ConnParams, ConnectionEvent, ConnectionState, Deadline, Error};
 
 use super::dropped_quickly;
@@ -30,6 +33,11 @@ pub(crate) fn tests() -> Vec<Test> {
             "parameters_that_no_message_can_carry_are_refused_by_name",
             &[Need::Device],
             impossible_parameters,
+        ),
+        test(
+            "a_queue_pair_that_is_not_reliable_is_not_connected",
+            &[Need::Device],
+            datagram_queue_pair,
         ),
     ]
 }
@@ -124,7 +132,7 @@ fn two_waiters() -> Outcome {
             let server = request.accept(qp, &ConnParams::default(), b"hello");
             let answers = waiters.map(|waiter| waiter.join());
             server?.wait_established(deadline)?;
-            Ok::<_, harness::Failed>(answers)
+            Ok::<_, Failed>(answers)
         })?;
         let mut data = Vec::new();
         for answer in answers {
@@ -172,6 +180,43 @@ fn impossible_parameters() -> Outcome {
         ensure!(
             matches!(told, Some(Error::Rejected { .. })),
             "{name}: the client was told {told:?}"
+        );
+    }
+    Ok(())
+}
+
+fn datagram_queue_pair() -> Outcome {
+    let listener = listener()?;
+    let build = |context: &Context, qp_type| -> Result<QueuePair, Failed> {
+        let pd = ProtectionDomain::new(context)?;
+        let cq = CompletionQueue::builder(context, 64).build()?;
+        let qp = QueuePair::builder(&pd, qp_type, &cq, &cq).build()?;
+        qp.to_init(&InitAttributes::new(harness::device().port))?;
+        Ok(qp)
+    };
+    for qp_type in [QpType::UD, QpType::UC] {
+        // On the side that asks: it would learn of it only after the answer.
+        let resolved = resolve(listener.local_addr())?;
+        let qp = build(resolved.context(), qp_type)?;
+        let error = resolved.connect(qp, &ConnParams::default(), &[]).err();
+        let error = error.ok_or(format!("{qp_type} connected"))?;
+        let text = error.to_string();
+        ensure!(
+            text.contains(&qp_type.to_string()) && text.contains("RC"),
+            "{text}"
+        );
+        ensure!(listener.try_next_request()?.is_none(), "asked all the same");
+        // On the side that accepts.
+        let (client, _queues) = begin(listener.local_addr(), &[])?;
+        let request = listener.next_request(Deadline::after(WAIT))?;
+        let qp = build(request.context(), qp_type)?;
+        let error = request.accept(qp, &ConnParams::default(), &[]).err();
+        let error = error.ok_or(format!("{qp_type} accepted"))?;
+        ensure!(error.to_string().contains("RC"), "{error}");
+        let told = client.wait_established(Deadline::after(WAIT)).err();
+        ensure!(
+            matches!(told, Some(Error::Rejected { .. })),
+            "the client was told {told:?}"
         );
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 mod c_peers;
 mod connecting;
+mod dropped;
 mod ending;
 mod forked;
 mod lost_confirmation;
@@ -23,6 +24,7 @@ pub(crate) fn tests() -> Vec<Test> {
         regions::tests(),
         connecting::tests(),
         lost_confirmation::tests(),
+        dropped::tests(),
         ending::tests(),
         forked::tests(),
         c_peers::tests(),
