@@ -117,6 +117,7 @@ impl ExtendedCompletionQueue {
     #[doc(alias = "ibv_start_poll")]
     #[doc(alias = "ibv_next_poll")]
     #[doc(alias = "ibv_end_poll")]
+    #[inline]
     pub fn poll<'a>(
         &self,
         out: &'a mut [MaybeUninit<ExtendedCompletion>],
@@ -177,6 +178,7 @@ impl ExtendedCompletionQueue {
     ///
     /// # Safety
     /// - `cq` is this queue, with a batch begun that stands at a completion.
+    #[inline]
     unsafe fn read(&self, cq: *mut sys::ibv_cq_ex) -> ExtendedCompletion {
         // SAFETY: the queue is live, and this thread has it locked.
         let status = unsafe { (*cq).status };
@@ -271,6 +273,7 @@ impl ExtendedCompletionQueue {
 
     /// The C queue, for calls that this crate does not have; as for
     /// [`CompletionQueue::as_raw`], and a batch that is begun must be ended before other calls.
+    #[inline]
     pub fn as_raw(&self) -> *mut sys::ibv_cq_ex {
         // A queue that `ibv_create_cq_ex` made begins with the plain one.
         self.queue.as_raw().cast()

@@ -182,6 +182,7 @@ impl QueuePair {
     }
 
     /// Its transport: RC, UC or UD.
+    #[inline]
     pub fn qp_type(&self) -> QpType {
         self.facts.qp_type
     }

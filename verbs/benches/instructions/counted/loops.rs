@@ -6,7 +6,10 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use verbs::{InlineRequest, RecvRequest, SendFlags, SendRequest, Sge, WorkCompletion, sys};
+use verbs::{
+    ExtendedCompletion, InlineRequest, RecvRequest, SendFlags, SendRequest, Sge, WorkCompletion,
+    sys,
+};
 
 use super::rig::{LENGTH, Rig, set_ready};
 
@@ -232,10 +235,104 @@ operations! {
         let request = SendRequest::write(round, &sges, rig.remote);
         post(rig, request.with_flags(SendFlags::SIGNALED)) && poll::<1>(rig) == Some(1)
     }
+
+    "batch of 1 write", +100.0, 0 ready:
+    measured_raw_batch_1 = |rig, round| { raw_batch(rig, round, 1) }
+    measured_verbs_batch_1 = |rig, round| { batch(rig, round, 1) }
+
+    "batch of 16 writes", +180.0, 0 ready:
+    measured_raw_batch_16 = |rig, round| { raw_batch(rig, round, 16) }
+    measured_verbs_batch_16 = |rig, round| { batch(rig, round, 16) }
+
+    "extended poll, 1 of 1", +150.0, 1 ready:
+    measured_raw_extended_poll_1 = |rig, _round| { raw_extended_poll::<1>(rig, 1) }
+    measured_verbs_extended_poll_1 = |rig, _round| { extended_poll::<1>(rig, 1) }
+
+    "extended poll, empty", +45.0, 0 ready:
+    measured_raw_extended_poll_empty = |rig, _round| { raw_extended_poll::<16>(rig, 0) }
+    measured_verbs_extended_poll_empty = |rig, _round| { extended_poll::<16>(rig, 0) }
 }
 
 /// Requests of a list.
 const LIST: usize = 16;
+
+#[inline(always)]
+fn batch(rig: &Rig, round: u64, requests: u64) -> bool {
+    // SAFETY: one loop runs at a time, and nothing else uses the queue pair.
+    let qp = unsafe { &mut *rig.extended.get() };
+    let posted = qp.post_batch(|batch| {
+        for at in 0..requests {
+            let sges = [sge(rig, round + at)];
+            let request = batch.write(round + at, rig.remote);
+            // SAFETY: the region covers the place, and the provider does not reach it.
+            unsafe { request.flags(SendFlags::SIGNALED).sges(&sges) }?;
+        }
+        Ok::<_, verbs::PostError>(())
+    });
+    posted.is_ok()
+}
+
+#[inline(always)]
+fn raw_batch(rig: &Rig, round: u64, requests: u64) -> bool {
+    let qp = rig.raw_extended;
+    // SAFETY: the queue pair is live, and no batch is begun.
+    unsafe { sys::ibv_wr_start(qp) };
+    for at in 0..requests {
+        let sge = raw_sge(rig, round + at);
+        // SAFETY: the queue pair is live.
+        unsafe { (*qp).wr_id = round + at };
+        // SAFETY: as above.
+        unsafe { (*qp).wr_flags = SIGNALED.0 };
+        // SAFETY: a batch is begun.
+        unsafe { sys::ibv_wr_rdma_write(qp, rig.remote.rkey.0, rig.remote.addr) };
+        // SAFETY: an operation was added; the provider reaches no memory.
+        unsafe { sys::ibv_wr_set_sge(qp, sge.lkey, sge.addr, sge.length) };
+    }
+    // SAFETY: a batch is begun.
+    unsafe { sys::ibv_wr_complete(qp) == 0 }
+}
+
+/// Polls an extended queue, and says whether what it found is as told.
+#[inline(always)]
+fn extended_poll<const N: usize>(rig: &Rig, expected: usize) -> bool {
+    let mut out = [const { MaybeUninit::<ExtendedCompletion>::uninit() }; N];
+    let Ok(completions) = rig.extended_cq.poll(&mut out) else {
+        return false;
+    };
+    let told = |wc: &ExtendedCompletion| {
+        wc.result()
+            .is_ok_and(|success| success.byte_len() == Some(0) && wc.wr_id() == 1)
+    };
+    completions.len() == expected && completions.iter().all(told)
+}
+
+#[inline(always)]
+fn raw_extended_poll<const N: usize>(rig: &Rig, expected: usize) -> bool {
+    let cq = rig.extended_cq.as_raw();
+    let (mut got, mut good) = (0, true);
+    while got < N {
+        let mut attr = sys::ibv_poll_cq_attr { comp_mask: 0 };
+        // SAFETY: the queue is live, and no batch is begun.
+        if unsafe { sys::ibv_start_poll(cq, &mut attr) } != 0 {
+            break;
+        }
+        // SAFETY: a batch is begun, at a completion.
+        good &= unsafe { (*cq).status } == sys::ibv_wc_status::IBV_WC_SUCCESS;
+        // SAFETY: as above.
+        good &= unsafe { (*cq).wr_id } == 1;
+        // SAFETY: as above.
+        let opcode = unsafe { sys::ibv_wc_read_opcode(cq) };
+        // SAFETY: as above.
+        let flags = unsafe { sys::ibv_wc_read_wc_flags(cq) };
+        // SAFETY: as above.
+        good &= unsafe { sys::ibv_wc_read_byte_len(cq) } == 0;
+        std::hint::black_box((opcode, flags));
+        // SAFETY: as above.
+        unsafe { sys::ibv_end_poll(cq) };
+        got += 1;
+    }
+    good && got == expected
+}
 
 const NONE: sys::ibv_send_flags = sys::ibv_send_flags(0);
 const SIGNALED: sys::ibv_send_flags = sys::ibv_send_flags::IBV_SEND_SIGNALED;
