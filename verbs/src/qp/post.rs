@@ -144,7 +144,7 @@ impl QueuePair {
     /// - no Rust reference to the range exists that the device's access would break: none at all
     ///   for a read, no `&mut` otherwise.
     ///
-    /// With [`SendFlags::INLINE`] instead: every range is readable during the call.
+    /// With [`SendFlags::INLINE`](crate::SendFlags::INLINE) instead: every range is readable during the call.
     ///
     /// A datagram's address handle, or a clone of it, lives until then as well: a device that looks
     /// it up late may find another one in its place.
