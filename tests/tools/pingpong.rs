@@ -256,7 +256,7 @@ fn every_wait_ends() -> Outcome {
     let server = ours(&[&one[..], &["-p", &port]].concat());
     gives_up(server, "no client came")?;
     // For the client's address.
-    let server = Child::start(&mut ours(&["--timeout", "2", "-p", &port]))?;
+    let server = Child::start(&mut ours(&["--timeout", "5", "-p", &port]))?;
     server.wait_line("listening", LIMIT)?;
     let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port.parse()?))?;
     refused(&server.finish(LIMIT)?, b"silence", "0 of the 52 bytes")?;
@@ -270,7 +270,7 @@ fn every_wait_ends() -> Outcome {
         let endless = ["-p", &port, "-n", "1000000000"];
         let server = Child::start(&mut ours(&endless))?;
         server.wait_line("listening", LIMIT)?;
-        let all = [&endless[..], &one, more, &["127.0.0.1"]].concat();
+        let all = [&endless[..], &["--timeout", "5"], more, &["127.0.0.1"]].concat();
         let client = Child::start(&mut ours(&all))?;
         server.wait_line("remote address", LIMIT)?;
         server.signal(libc::SIGSTOP)?;
@@ -293,9 +293,9 @@ fn gives_up(mut command: Command, expected: &str) -> Outcome {
 
 fn different_sizes() -> Outcome {
     let port = free_port()?;
-    let server = Child::start(&mut ours(&["-p", &port, "-s", "64", "--timeout", "5"]))?;
+    let server = Child::start(&mut ours(&["-p", &port, "-s", "64"]))?;
     server.wait_line("listening", LIMIT)?;
-    let client = ["-p", &port, "-s", "128", "--timeout", "5", "127.0.0.1"];
+    let client = ["-p", &port, "-s", "128", "--timeout", "10", "127.0.0.1"];
     let client = Child::start(&mut ours(&client))?;
     for child in [server, client] {
         let ended = child.finish(LIMIT)?;
@@ -303,9 +303,9 @@ fn different_sizes() -> Outcome {
     }
     // Shorter ones arrive, and are found out.
     let port = free_port()?;
-    let server = Child::start(&mut ours(&["-p", &port, "-s", "128", "--timeout", "5"]))?;
+    let server = Child::start(&mut ours(&["-p", &port, "-s", "128"]))?;
     server.wait_line("listening", LIMIT)?;
-    let client = ["-p", &port, "-s", "64", "--timeout", "5", "127.0.0.1"];
+    let client = ["-p", &port, "-s", "64", "--timeout", "10", "127.0.0.1"];
     let client = Child::start(&mut ours(&client))?;
     let ended = server.finish(LIMIT)?;
     refused(
@@ -319,10 +319,10 @@ fn different_sizes() -> Outcome {
 
 fn a_killed_peer() -> Outcome {
     let port = free_port()?;
-    let endless = ["-p", &port, "-n", "1000000000", "--timeout", "4"];
+    let endless = ["-p", &port, "-n", "1000000000"];
     let server = Child::start(&mut ours(&endless))?;
     server.wait_line("listening", LIMIT)?;
-    let client = [&endless[..], &["127.0.0.1"]].concat();
+    let client = [&endless[..], &["--timeout", "10", "127.0.0.1"]].concat();
     let client = Child::start(&mut ours(&client))?;
     client.wait_line("remote address", LIMIT)?;
     server.wait_line("remote address", LIMIT)?;
