@@ -284,10 +284,12 @@ impl SharedReceiveQueue {
         if !owned.origin().is_current() {
             return Err(PostError::forked());
         }
-        let (first, sges) = link_receives(requests);
+        let (mut first, sges) = link_receives(requests);
         // Not less than the largest of them.
         if sges > self.0.max_sge {
             check_receive_sges(requests, self.0.max_sge)?;
+            // Anew: the links made before ended when the requests were borrowed again.
+            first = link_receives(requests).0;
         }
         if first.is_null() {
             return Ok(());

@@ -180,12 +180,7 @@ impl QueuePair {
     /// As [`post_send`](Self::post_send), for every request.
     #[inline(always)]
     pub unsafe fn post_send_list(&self, requests: &mut [SendRequest<'_>]) -> Result<(), PostError> {
-        let (mut next, mut together) = (ptr::null_mut(), Together::default());
-        for request in requests.iter_mut().rev() {
-            together.add(request);
-            request.link(next);
-            next = ptr::from_mut(&mut request.raw);
-        }
+        let (next, together) = link_sends(requests);
         let mut bad = ptr::null_mut();
         let answer = if !next.is_null() && self.pass(together) {
             // SAFETY: the queue pair is live, the list is linked and ends in NULL, sizes were checked
@@ -220,7 +215,11 @@ impl QueuePair {
                 if let Err(error) = self.check_sends(requests) {
                     return Some(error);
                 }
-                let first = &mut requests.first_mut()?.raw;
+                // Anew: the links made before ended when the requests were borrowed again.
+                let (first, _) = link_sends(requests);
+                if first.is_null() {
+                    return None;
+                }
                 // SAFETY: the queue pair is live, the list is linked and ends in NULL, sizes were
                 // checked against what the queue pair was made for; the caller answers for the memory.
                 unsafe { (self.facts.post_send)(self.as_raw(), first, &mut bad) }
@@ -255,9 +254,13 @@ impl QueuePair {
     #[inline(always)]
     pub unsafe fn post_recv_list(&self, requests: &mut [RecvRequest<'_>]) -> Result<(), PostError> {
         let (first, sges) = link_receives(requests);
-        if !self.may_receive(sges) {
+        let first = if self.may_receive(sges) {
+            first
+        } else {
             self.check_recvs(requests)?;
-        }
+            // Anew: the links made before ended when the requests were borrowed again.
+            link_receives(requests).0
+        };
         if first.is_null() {
             return Ok(());
         }
@@ -267,6 +270,18 @@ impl QueuePair {
         let ret = unsafe { (self.facts.post_recv)(self.as_raw(), first, &mut bad) };
         posted_receives(requests, ret, bad)
     }
+}
+
+/// Links requests to a list that ends in NULL. Gives the first, and what they have between them.
+#[inline(always)]
+fn link_sends(requests: &mut [SendRequest<'_>]) -> (*mut sys::ibv_send_wr, Together) {
+    let (mut next, mut together) = (ptr::null_mut(), Together::default());
+    for request in requests.iter_mut().rev() {
+        together.add(request);
+        request.link(next);
+        next = ptr::from_mut(&mut request.raw);
+    }
+    (next, together)
 }
 
 /// Links receives to a list that ends in NULL. Gives the first, and all bits of their SGE counts.
