@@ -20,8 +20,8 @@
 //! # What is unsafe
 //!
 //! Registering memory ([`MemoryRegion::register`]) and posting ([`QueuePair::post_send`],
-//! [`QueuePair::post_recv`]), because the device then reads and writes memory behind the compiler's
-//! back. The crate `rpma` gives both a safe form.
+//! [`QueuePair::post_recv`], [`Request::sges`] of a batch), because the device then reads and writes
+//! memory behind the compiler's back. The crate `rpma` gives both a safe form.
 //!
 //! # Threads and processes
 //!
