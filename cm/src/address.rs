@@ -11,6 +11,16 @@ impl CAddr {
     pub(crate) fn as_ptr(&self) -> *mut libc::sockaddr {
         (&raw const self.0).cast_mut().cast()
     }
+
+    /// The length of the family's form in bytes.
+    pub(crate) fn len(&self) -> libc::socklen_t {
+        let len = if self.0.ss_family == AF_INET {
+            size_of::<libc::sockaddr_in>()
+        } else {
+            size_of::<libc::sockaddr_in6>()
+        };
+        libc::socklen_t::try_from(len).expect("a few bytes")
+    }
 }
 
 impl From<SocketAddr> for CAddr {

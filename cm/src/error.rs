@@ -39,6 +39,14 @@ pub enum Error {
         /// The positive errno.
         errno: i32,
     },
+    /// A name could not be looked up.
+    #[error("cannot look up {name}: {}", crate::names::reason(*.code))]
+    NameNotResolved {
+        /// Node and service asked for.
+        name: String,
+        /// The resolver's code, as `getaddrinfo` has it (`EAI_NONAME` and its like).
+        code: i32,
+    },
     /// No RDMA device has the local address.
     #[error("{} is not an address of an RDMA device of this machine", .addr.ip())]
     NoSuchAddress {
@@ -129,6 +137,9 @@ impl Error {
                  (rdma link); a loopback address has none",
                 peer.ip()
             ),
+            Self::NameNotResolved { .. } => {
+                "check the name with `getent hosts`, or give the IP address itself".to_owned()
+            }
             Self::NoSuchAddress { .. } => {
                 "the command `rdma link` shows the RDMA devices and their interfaces, `ip addr` \
                  the addresses of those; a loopback address has no device"

@@ -61,6 +61,7 @@ mod event;
 mod id;
 mod incoming;
 mod listen;
+mod names;
 mod params;
 mod port_space;
 mod resolve;
@@ -85,6 +86,7 @@ pub use crate::event::{
     RemoteQueuePair,
 };
 pub use crate::listen::{ListenOptions, Listener, Request};
+pub use crate::names::{AddressHints, AddressInfo, address_info};
 pub use crate::params::{ConnParams, Ece, IdOptions, Message};
 pub use crate::port_space::PortSpace;
 pub use crate::source::{EventSource, OwnChannel, Routed};

@@ -218,6 +218,7 @@ fn cm_kind(error: &cm::Error) -> ErrorKind {
         },
         cm::Error::AddressNotResolved { .. }
         | cm::Error::RouteNotResolved { .. }
+        | cm::Error::NameNotResolved { .. }
         | cm::Error::NoSuchAddress { .. } => ErrorKind::NoSuchAddress,
         cm::Error::NoListener { .. } => ErrorKind::NoListener,
         cm::Error::Rejected { .. } => ErrorKind::Rejected,

@@ -9,4 +9,5 @@ mod dispatcher;
 mod events;
 mod failing;
 mod handshake;
+mod names;
 mod options;

@@ -70,7 +70,6 @@ minus_one_functions! {
     fn rdma_create_qp(*mut rdma_cm_id, *mut ibv_pd, *mut ibv_qp_init_attr);
     fn rdma_create_qp_ex(*mut rdma_cm_id, *mut ibv_qp_init_attr_ex);
     fn rdma_get_request(*mut rdma_cm_id, *mut *mut rdma_cm_id);
-    fn rdma_getaddrinfo(*const c_char, *const c_char, *const rdma_addrinfo, *mut *mut rdma_addrinfo);
     fn rdma_create_srq(*mut rdma_cm_id, *mut ibv_pd, *mut ibv_srq_init_attr);
     fn rdma_create_srq_ex(*mut rdma_cm_id, *mut ibv_srq_init_attr_ex);
 }
@@ -82,7 +81,6 @@ void_functions! {
     fn rdma_destroy_ep(*mut rdma_cm_id);
     fn rdma_destroy_qp(*mut rdma_cm_id);
     fn rdma_destroy_srq(*mut rdma_cm_id);
-    fn rdma_freeaddrinfo(*mut rdma_addrinfo);
 }
 
 /// Copying of pinned pages at fork needs no preparation here.

@@ -253,6 +253,7 @@ impl World {
         count("event channels", self.cm.channels.len());
         count("ids", self.cm.ids.len());
         count("multicast groups", self.cm.never_left);
+        count("address lists", self.cm.lookups.len());
         count(
             "connection manager events not acknowledged",
             self.cm.delivered.len(),

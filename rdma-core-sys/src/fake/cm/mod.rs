@@ -7,6 +7,7 @@ mod event;
 mod handshake;
 mod id;
 mod multicast;
+mod names;
 mod options;
 mod qp_attr;
 
@@ -27,6 +28,8 @@ pub(super) struct Manager {
     /// Events that were got and not acknowledged, by address.
     pub(super) delivered: BTreeMap<usize, Delivered>,
     pub(super) connections: BTreeMap<u32, Connection>,
+    /// Answers to lookups, by address.
+    pub(super) lookups: Table<names::Lookup>,
     /// Multicast groups whose id went before they were left.
     pub(super) never_left: usize,
     port: u16,
@@ -42,6 +45,7 @@ impl Manager {
             ids: Table::new("connection manager id"),
             delivered: BTreeMap::new(),
             connections: BTreeMap::new(),
+            lookups: Table::new("address list"),
             never_left: 0,
             port: FIRST_PORT,
         }
@@ -79,6 +83,10 @@ impl Manager {
             .into_values()
             .for_each(|event| event.c.retire());
         self.connections.clear();
+        self.lookups
+            .clear()
+            .into_iter()
+            .for_each(names::Lookup::retire);
         self.never_left = 0;
     }
 }
