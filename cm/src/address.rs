@@ -97,6 +97,25 @@ pub(crate) unsafe fn from_c(addr: *const libc::sockaddr) -> Option<SocketAddr> {
     }
 }
 
+/// A peer's link-local address with the scope that it was sent without: a message names addresses
+/// alone, and the peer is on the interface of ours.
+pub(crate) fn with_scope(
+    peer: SocketAddr,
+    ours: impl IntoIterator<Item = SocketAddr>,
+) -> SocketAddr {
+    let SocketAddr::V6(mut v6) = peer else {
+        return peer;
+    };
+    if v6.ip().is_unicast_link_local() && v6.scope_id() == 0 {
+        let mut scopes = ours.into_iter().filter_map(|addr| match addr {
+            SocketAddr::V6(v6) if v6.scope_id() != 0 => Some(v6.scope_id()),
+            _ => None,
+        });
+        v6.set_scope_id(scopes.next().unwrap_or(0));
+    }
+    v6.into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,5 +141,20 @@ mod tests {
         let storage: libc::sockaddr_storage = unsafe { MaybeUninit::zeroed().assume_init() };
         // SAFETY: the storage is larger than any sockaddr.
         assert_eq!(unsafe { from_c((&raw const storage).cast()) }, None);
+    }
+
+    #[test]
+    fn a_link_local_peer_has_the_scope_of_our_address() {
+        let addr = |text: &str| -> SocketAddr { text.parse().expect("an address") };
+        let ours = [addr("[fe80::1]:7"), addr("[fe80::1%4]:7")];
+        for (peer, expected) in [
+            ("[fe80::2]:9", "[fe80::2%4]:9"),
+            ("[fe80::2%5]:9", "[fe80::2%5]:9"),
+            ("[2001:db8::2]:9", "[2001:db8::2]:9"),
+            ("192.0.2.2:9", "192.0.2.2:9"),
+        ] {
+            assert_eq!(with_scope(addr(peer), ours), addr(expected));
+        }
+        assert_eq!(with_scope(addr("[fe80::2]:9"), []), addr("[fe80::2]:9"));
     }
 }

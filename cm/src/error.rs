@@ -132,6 +132,15 @@ impl Error {
                 }
                 _ => return None,
             },
+            Self::AddressNotResolved { peer, .. } | Self::RouteNotResolved { peer, .. }
+                if lacks_scope(*peer) =>
+            {
+                format!(
+                    "{} is a link-local address: add the interface that leads to it, as in {}%interface",
+                    peer.ip(),
+                    peer.ip()
+                )
+            }
             Self::AddressNotResolved { peer, .. } | Self::RouteNotResolved { peer, .. } => format!(
                 "check that {} is an address of a machine reached through an RDMA interface \
                  (rdma link); a loopback address has none",
@@ -155,5 +164,30 @@ impl Error {
             }
             _ => return None,
         })
+    }
+}
+
+/// Whether an address says nothing without an interface, and names none.
+fn lacks_scope(addr: SocketAddr) -> bool {
+    matches!(addr, SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() && v6.scope_id() == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_local_address_without_its_scope_is_told_to_have_one() {
+        let hint = |peer: &str| {
+            let peer = peer.parse().expect("an address");
+            let errno = libc::ENODEV;
+            Error::AddressNotResolved { peer, errno }
+                .hint()
+                .expect("advice")
+        };
+        assert!(hint("[fe80::1]:7").contains("fe80::1%interface"));
+        for whole in ["[fe80::1%3]:7", "[2001:db8::1]:7", "192.0.2.1:7"] {
+            assert!(!hint(whole).contains("%interface"), "{whole}");
+        }
     }
 }

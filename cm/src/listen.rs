@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use verbs::{Context, Deadline, QpState, QpType, QueuePair, TransportType, sys};
 
+use crate::address::with_scope;
 use crate::connection::{Connection, Side};
 use crate::error::Error;
 use crate::event::EventKind;
@@ -125,6 +126,7 @@ impl<S: EventSource> Listener<S> {
         let Some(peer) = peer else {
             return Ok(None);
         };
+        let peer = with_scope(peer, local.into_iter().chain([self.local]));
         Ok(Some(Request {
             incoming,
             context,
@@ -280,7 +282,8 @@ impl<S: EventSource> Request<S> {
         ))
     }
 
-    /// Says no, with up to 148 bytes (iWARP 255) for the peer to read.
+    /// Says no, with up to 148 bytes (iWARP 255) for the peer to read. That the peer has given up
+    /// meanwhile is no error.
     ///
     /// # Errors
     /// [`Error::PrivateDataTooLong`], or the failed call. The request is gone either way.

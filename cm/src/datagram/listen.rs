@@ -7,6 +7,7 @@ use std::sync::Arc;
 use verbs::{Context, Deadline, QueuePair, sys};
 
 use super::{check_receives, datagrams, ready};
+use crate::address::with_scope;
 use crate::error::Error;
 use crate::event::EventKind;
 use crate::id::{Home, Id, check};
@@ -104,6 +105,7 @@ impl<S: EventSource> DatagramListener<S> {
         let (local, Some(peer)) = incoming.id().addresses() else {
             return Ok(None);
         };
+        let peer = with_scope(peer, local.into_iter().chain([self.local]));
         Ok(Some(DatagramRequest {
             incoming,
             context,
@@ -189,7 +191,8 @@ impl DatagramRequest {
         Ok(())
     }
 
-    /// Says no, with up to 136 bytes for the peer to read.
+    /// Says no, with up to 136 bytes for the peer to read. That the peer has given up meanwhile is no
+    /// error.
     ///
     /// # Errors
     /// [`Error::PrivateDataTooLong`], or the failed call. The request is gone either way.

@@ -341,3 +341,21 @@ fn depths_are_those_that_both_sides_agree_on() {
     drop((client, server, listener));
     fake.finish();
 }
+
+#[test]
+fn rejecting_a_peer_that_has_given_up_is_no_error() {
+    let fake = control::session();
+    let listener = listen(roce()).expect("a listener");
+    let client = connect(listener.local_addr(), b"").expect("a request");
+    let request = listener.next_request(soon()).expect("the request");
+    drop(client);
+    request
+        .reject(b"too late")
+        .expect("nobody is left to be told");
+    let client = connect(listener.local_addr(), b"").expect("a request");
+    let request = listener.next_request(soon()).expect("the request");
+    fake.fail("rdma_reject", 0, libc::EIO);
+    request.reject(b"").expect_err("any other failure is one");
+    drop((client, listener));
+    fake.finish();
+}

@@ -6,6 +6,7 @@ mod drops;
 mod early_ends;
 mod handshake;
 mod limits;
+mod ports;
 mod private_data;
 mod refusals;
 mod removal;
@@ -27,6 +28,7 @@ pub(crate) fn tests() -> Vec<Test> {
         drops::tests(),
         dispatcher::tests(),
         datagrams::tests(),
+        ports::tests(),
         early_ends::tests(),
         removal::tests(),
     ]

@@ -46,7 +46,7 @@ fn failing_rejection() -> Outcome {
         let request = stage
             .endpoint
             .next_connection_request(&stage.config, WAIT)?;
-        fault.arm("rdma_reject", 1, libc::EINVAL)?;
+        fault.arm("rdma_reject", 1, libc::EIO)?;
         if round % 2 == 0 {
             drop(request);
         } else {
