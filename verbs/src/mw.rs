@@ -4,7 +4,7 @@ use std::fmt;
 use std::ptr;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rdma_core_sys as sys;
 
@@ -74,13 +74,19 @@ open_enum! {
 pub struct MemoryWindow(Arc<Inner>);
 
 struct Inner {
-    state: Mutex<State>,
+    /// Shared with the queue pairs that it was bound through: they must not go before it, also when it
+    /// could not be freed with its last handle.
+    state: SharedState,
     /// Our own record: the C field is written by a bind.
     rkey: AtomicU32,
     window_type: WindowType,
     pd: ProtectionDomain,
 }
 
+#[derive(Debug, Clone)]
+struct SharedState(Arc<Mutex<State>>);
+
+#[derive(Debug)]
 struct State {
     /// Gone once the window is freed.
     owned: Option<Owned<sys::ibv_mw, ProtectionDomain>>,
@@ -140,10 +146,10 @@ impl MemoryWindow {
         let window_type = unsafe { (*owned.raw()).type_ };
         let window_type = WindowType::from_raw(window_type.0);
         Self(Arc::new(Inner {
-            state: Mutex::new(State {
+            state: SharedState(Arc::new(Mutex::new(State {
                 owned: Some(owned),
                 through: Vec::new(),
-            }),
+            }))),
             rkey: AtomicU32::new(rkey),
             window_type,
             pd: pd.clone(),
@@ -167,7 +173,7 @@ impl MemoryWindow {
 
     /// Whether it was freed, by [`close`](Self::close) or with its queue pair.
     pub fn is_freed(&self) -> bool {
-        self.0.state().owned.is_none()
+        self.0.state.lock().owned.is_none()
     }
 
     /// Frees the window now, bound or not, for all handles: the peer's access has ended then. Does
@@ -178,14 +184,14 @@ impl MemoryWindow {
     #[doc(alias = "ibv_dealloc_mw")]
     pub fn close(&self) -> Result<(), Error> {
         self.0.pd.raw_checked("ibv_dealloc_mw")?;
-        self.0.free(|_| true)
+        self.0.state.free(|_| true)
     }
 
     /// The C window, for calls that this crate does not have; NULL once the window was freed, which
     /// [`close`](Self::close) of another handle or the end of its queue pair may do at any time. It
     /// must not be freed.
     pub fn as_raw(&self) -> *mut sys::ibv_mw {
-        let state = self.0.state();
+        let state = self.0.state.lock();
         state.owned.as_ref().map_or(ptr::null_mut(), Owned::raw)
     }
 
@@ -196,7 +202,7 @@ impl MemoryWindow {
         qp_number: u32,
         bind: impl FnOnce(*mut sys::ibv_mw, RemoteKey) -> Result<RemoteKey, (Error, bool)>,
     ) -> Result<RemoteKey, Error> {
-        let mut state = self.0.state();
+        let mut state = self.0.state.lock();
         let Some(owned) = &state.owned else {
             return Err(Error::refused(
                 "ibv_bind_mw",
@@ -216,14 +222,27 @@ impl MemoryWindow {
     }
 }
 
-impl Inner {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // In a forked child the lock may be held by a thread that does not exist.
+        if !self.pd.context().origin().is_current() {
+            return;
+        }
+        // Tried here for windows that a queue pair knows, since it keeps their state alive.
+        if let Err(error) = self.state.free(|through| !through.is_empty()) {
+            tracing::warn!(%error, "a memory window stays until its queue pair goes");
+        }
+    }
+}
+
+impl SharedState {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Frees the window if `concerned` by the queue pairs that it was bound through.
     fn free(&self, concerned: impl FnOnce(&[u32]) -> bool) -> Result<(), Error> {
-        let mut state = self.state();
+        let mut state = self.lock();
         if !concerned(&state.through) {
             return Ok(());
         }
@@ -292,7 +311,7 @@ impl WindowBind<'_> {
 pub(crate) struct BoundWindows {
     number: u32,
     origin: Origin,
-    windows: Mutex<Vec<Weak<Inner>>>,
+    windows: Mutex<Vec<SharedState>>,
 }
 
 impl BoundWindows {
@@ -307,10 +326,10 @@ impl BoundWindows {
     /// Remembers a window that is about to be bound.
     pub(crate) fn add(&self, window: &MemoryWindow) {
         let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
-        windows.retain(|known| known.strong_count() > 0);
-        let new = Arc::downgrade(&window.0);
-        if !windows.iter().any(|known| known.ptr_eq(&new)) {
-            windows.push(new);
+        let new = &window.0.state;
+        if !windows.iter().any(|known| Arc::ptr_eq(&known.0, &new.0)) {
+            windows.retain(|known| known.lock().owned.is_some());
+            windows.push(new.clone());
         }
     }
 
@@ -326,9 +345,6 @@ impl BoundWindows {
             .unwrap_or_else(PoisonError::into_inner);
         let mut result = Ok(());
         windows.retain(|window| {
-            let Some(window) = window.upgrade() else {
-                return false;
-            };
             let freed = window.free(|through| through.contains(&self.number));
             let failed = freed.is_err();
             result = std::mem::replace(&mut result, Ok(())).and(freed);

@@ -418,6 +418,25 @@ fn leaks_a_queue_pair_whose_window_cannot_be_freed_instead_of_waiting_for_a_minu
 }
 
 #[test]
+fn leaks_a_queue_pair_whose_window_could_not_be_freed_with_its_last_handle() {
+    let fake = control::session();
+    let target = Target::new().expect("a target");
+    let window = target.window(WindowType::TYPE_2).expect("a window");
+    target.bind(&window);
+    fake.fail_always("ibv_dealloc_mw", libc::EIO);
+    drop(window);
+    drop(target);
+    assert_eq!(
+        fake.count("ibv_destroy_qp"),
+        1,
+        "the other one; this one would wait"
+    );
+    let left = fake.left_over();
+    assert!(left.contains(&"1 queue pairs left".to_owned()), "{left:?}");
+    fake.discard();
+}
+
+#[test]
 fn a_queue_pair_whose_window_could_not_be_freed_may_be_closed_again() {
     let fake = control::session();
     let target = Target::new().expect("a target");
