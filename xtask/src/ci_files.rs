@@ -110,6 +110,7 @@ fn the_local_checks_call_only_subcommands_that_exist_and_every_check_there_is() 
     for check in [
         "cargo fmt --all --check",
         "cargo clippy --workspace --all-targets --all-features -- -D warnings",
+        "--cfg rdma_fake\" cargo clippy --target-dir target/fake -p rdma-core-sys -p verbs -p cm -p rpma",
         "cargo doc --workspace --no-deps",
         "cargo xtask bindings --check",
         "cargo xtask test",

@@ -114,8 +114,8 @@ impl std::error::Error for PostError {}
 
 impl From<PostError> for Error {
     fn from(error: PostError) -> Self {
-        // Which of the two it was is not kept: an error of a post is to be small.
-        let verb = "ibv_post_send or ibv_post_recv";
+        // Which of them it was is not kept: an error of a post is to be small.
+        let verb = "ibv_post_send, ibv_post_recv or ibv_post_srq_recv";
         match error.kind {
             PostErrorKind::Provider(errno) => Self::from_errno(verb, errno),
             PostErrorKind::Forked => Self::forked(verb),

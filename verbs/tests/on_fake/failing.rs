@@ -64,7 +64,9 @@ fn calls(fake: &Session, run: fn() -> Result<(), Error>) -> Vec<(&'static str, u
 fn verb_of(call: &str) -> &str {
     match call {
         "ibv_reg_mr_iova2" => "ibv_reg_mr",
-        "ibv_post_send" | "ibv_post_recv" | "ibv_post_srq_recv" => "ibv_post_send or ibv_post_recv",
+        "ibv_post_send" | "ibv_post_recv" | "ibv_post_srq_recv" => {
+            "ibv_post_send, ibv_post_recv or ibv_post_srq_recv"
+        }
         other => other,
     }
 }
