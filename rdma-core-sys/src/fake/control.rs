@@ -140,10 +140,9 @@ pub struct Session {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// Whether a test should make do with few rounds: under Miri, which is a thousand times slower, unless the environment asks
-/// with `RPMA_TEST_FULL=1` for all of them.
-pub fn hurried() -> bool {
-    cfg!(miri) && std::env::var_os("RPMA_TEST_FULL").is_none_or(|value| value != "1")
+/// Whether a test should make do with few rounds: under Miri, which is a thousand times slower.
+pub const fn hurried() -> bool {
+    cfg!(miri)
 }
 
 /// How long something may take that takes no longer than `seconds` on a machine that is not too busy: under Miri, which

@@ -63,8 +63,8 @@ impl<'a> Link<'a> {
         } else {
             FILL + 1
         });
-        // Room for all receives and the one send.
-        let builder_room = options.rx_depth.saturating_add(1);
+        // Room for all receives and the one send, twice: a device may make both queues larger than asked.
+        let builder_room = options.rx_depth.saturating_add(1).saturating_mul(2);
         let cq = if options.events {
             let channel = CompletionChannel::new(&context)?;
             CompletionQueue::builder(&context, builder_room)
