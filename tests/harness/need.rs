@@ -98,7 +98,8 @@ fn in_path(name: &str) -> bool {
 fn package(name: &str) -> &'static str {
     match name {
         "rdma" | "ip" => " (package iproute2)",
-        "rping" => " (package rdmacm-utils)",
+        "rping" | "ucmatose" | "udaddy" | "mckey" | "cmtime" => " (package rdmacm-utils)",
+        "stdbuf" => " (package coreutils)",
         "ibv_devinfo" | "ibv_rc_pingpong" => " (package ibverbs-utils)",
         _ => "",
     }

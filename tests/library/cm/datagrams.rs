@@ -49,21 +49,21 @@ pub(crate) fn tests() -> Vec<Test> {
 
 /// A UD queue pair with its own queues and a page of memory: the first half is sent from, the second
 /// received into.
-struct End {
+pub(super) struct End {
     // Dropped in this order: no work is left for the memory when it goes.
-    qp: Arc<QueuePair>,
+    pub(super) qp: Arc<QueuePair>,
     send_cq: CompletionQueue,
-    recv_cq: CompletionQueue,
+    pub(super) recv_cq: CompletionQueue,
     buffer: Buffer,
-    pd: ProtectionDomain,
+    pub(super) pd: ProtectionDomain,
 }
 
 /// What stands before a received datagram.
-const GRH: usize = 40;
+pub(super) const GRH: usize = 40;
 const HALF: usize = 2048;
 
 impl End {
-    fn new(context: &Context) -> Result<Self, Failed> {
+    pub(super) fn new(context: &Context) -> Result<Self, Failed> {
         let pd = ProtectionDomain::new(context)?;
         let send_cq = CompletionQueue::builder(context, 8).build()?;
         let recv_cq = CompletionQueue::builder(context, 8).build()?;
@@ -80,7 +80,7 @@ impl End {
         })
     }
 
-    fn recv(&self) -> Outcome {
+    pub(super) fn recv(&self) -> Outcome {
         let sges = [self.buffer.sge(HALF, HALF)];
         // SAFETY: the buffer is registered memory to which no reference is formed.
         Ok(unsafe { self.qp.post_recv(&mut RecvRequest::new(1, &sges)) }?)
@@ -102,13 +102,39 @@ impl End {
         Ok(())
     }
 
+    /// The same with the number of this queue pair as immediate data.
+    pub(super) fn send_with_number(
+        &self,
+        to: &AddressHandle,
+        number: u32,
+        qkey: u32,
+        data: &[u8],
+    ) -> Outcome {
+        self.buffer.store(0, data);
+        let sges = [self.buffer.sge(0, data.len())];
+        let own = self.qp.number();
+        let request = SendRequest::datagram_with_imm(2, &sges, to, number, qkey, own);
+        // SAFETY: the buffer is registered memory to which no reference is formed.
+        unsafe {
+            self.qp
+                .post_send(&mut request.with_flags(SendFlags::SIGNALED))
+        }?;
+        poll(&self.send_cq)?.result()?;
+        Ok(())
+    }
+
+    /// What lies behind the header of the datagram that was received last.
+    pub(super) fn received(&self, len: usize) -> Vec<u8> {
+        self.buffer.load(HALF + GRH, len)
+    }
+
     /// Waits for `data`, and gives the number of its sender's queue pair.
     fn expect(&self, data: &[u8]) -> Result<u32, Failed> {
         Ok(self.expect_from(data)?.1)
     }
 
     /// The same, and what stood before the data with the completion of the receive.
-    fn expect_from(&self, data: &[u8]) -> Result<(WorkCompletion, u32), Failed> {
+    pub(super) fn expect_from(&self, data: &[u8]) -> Result<(WorkCompletion, u32), Failed> {
         let completion = poll(&self.recv_cq)?;
         let got = completion.result()?;
         ensure_eq!(usize::try_from(got.byte_len())?, GRH + data.len(), "bytes");
@@ -121,15 +147,20 @@ impl End {
     /// group does not name an address of ours, from which the answer could go.
     fn expect_for_us(&self, data: &[u8]) -> Result<(AddressHandle, u32), Failed> {
         let (completion, number) = self.expect_from(data)?;
+        Ok((self.way_back(&completion)?, number))
+    }
+
+    /// The way back to the sender of the datagram that was received last.
+    pub(super) fn way_back(&self, completion: &WorkCompletion) -> Result<AddressHandle, Failed> {
         let header = self.buffer.load(HALF, GRH);
         let grh = header.first_chunk().ok_or("no header")?;
         let got = completion.result()?;
         let sender = AddressHandle::of_sender(&self.pd, device().port, &got, grh)?;
-        Ok((sender, number))
+        Ok(sender)
     }
 }
 
-fn soon() -> Deadline {
+pub(super) fn soon() -> Deadline {
     Deadline::after(WAIT)
 }
 
@@ -237,7 +268,7 @@ fn member() -> Result<(Multicast, End), Failed> {
 }
 
 /// Nothing arrives for a while.
-fn ensure_silence(end: &End) -> Outcome {
+pub(super) fn ensure_silence(end: &End) -> Outcome {
     let a_while = Deadline::after(Duration::from_millis(300));
     while !a_while.has_passed() {
         ensure!(try_poll(&end.recv_cq)?.is_none(), "a datagram came");

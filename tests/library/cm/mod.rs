@@ -1,5 +1,6 @@
 //! Rules of the crate `cm`.
 
+mod c_programs;
 mod datagrams;
 mod dispatcher;
 mod drops;
@@ -31,6 +32,7 @@ pub(crate) fn tests() -> Vec<Test> {
         ports::tests(),
         early_ends::tests(),
         removal::tests(),
+        c_programs::tests(),
     ]
     .into_iter()
     .flatten()
