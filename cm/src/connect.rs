@@ -175,7 +175,7 @@ impl<S: EventSource> Resolved<S> {
     #[doc(alias = "rdma_connect")]
     pub fn connect(
         self,
-        qp: QueuePair,
+        qp: impl Into<Arc<QueuePair>>,
         params: &ConnParams,
         private_data: &[u8],
     ) -> Result<Connection<S>, Error> {
@@ -187,6 +187,7 @@ impl<S: EventSource> Resolved<S> {
             peer,
             local,
         } = self.0;
+        let qp = qp.into();
         check_queue_pair(&qp, &context, verb)?;
         Message::Request.check_private_data(context.transport(), private_data)?;
         params.check(verb)?;

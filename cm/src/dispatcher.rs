@@ -25,8 +25,8 @@ use crate::source::{Arrived, Routed};
 ///
 /// So thousands of connections need one descriptor, and no id moves from channel to channel when it
 /// is accepted. Events are copied and acknowledged before they are handed on: whoever takes them
-/// late, or never, holds up nobody else. What is made by a dispatcher has no descriptor to wait for;
-/// its waits take a [`Deadline`] as everywhere, and its `try_` methods never block.
+/// late, or never, holds up nobody else. What is made by a dispatcher has no descriptor to wait for,
+/// but for its listeners; waits take a [`Deadline`] as everywhere, and `try_` methods never block.
 ///
 /// Clones share the thread. It ends when the last clone and the last thing made by it are gone, in
 /// whatever order and thread they go.
@@ -115,7 +115,7 @@ impl Dispatcher {
         options: &ConnectOptions,
         deadline: Deadline,
     ) -> Result<Resolving<Routed>, Error> {
-        let events = Routed::new(0);
+        let events = Routed::new();
         let lane = events.lane();
         Resolving::begin(events, &self.home(), Some(lane), peer, options, deadline)
     }
@@ -130,7 +130,7 @@ impl Dispatcher {
         addr: SocketAddr,
         options: &ListenOptions,
     ) -> Result<Listener<Routed>, Error> {
-        let events = Routed::new(room(options));
+        let events = Routed::of_listener(room(options))?;
         let lane = events.lane();
         Listener::begin(events, &self.home(), Some(lane), addr, options)
     }
@@ -145,7 +145,7 @@ impl Dispatcher {
         options: &ConnectOptions,
         deadline: Deadline,
     ) -> Result<DatagramResolving<Routed>, Error> {
-        let events = Routed::new(0);
+        let events = Routed::new();
         let lane = events.lane();
         DatagramResolving::begin(events, &self.home(), Some(lane), peer, options, deadline)
     }
@@ -160,7 +160,7 @@ impl Dispatcher {
         addr: SocketAddr,
         options: &ListenOptions,
     ) -> Result<DatagramListener<Routed>, Error> {
-        let events = Routed::new(room(options));
+        let events = Routed::of_listener(room(options))?;
         let lane = events.lane();
         DatagramListener::begin(events, &self.home(), Some(lane), addr, options)
     }
@@ -174,7 +174,7 @@ impl Dispatcher {
         addr: SocketAddr,
         options: &IdOptions,
     ) -> Result<Multicast<Routed>, Error> {
-        let events = Routed::new(0);
+        let events = Routed::new();
         let lane = events.lane();
         Multicast::begin(events, &self.home(), Some(lane), addr, options)
     }
@@ -293,7 +293,7 @@ impl Reader {
 
     /// Takes over the id of a request.
     fn adopt(&self, raw: RawId) -> IncomingId {
-        let events = Routed::new(0);
+        let events = Routed::new();
         let home = Home {
             channel: self.channel.clone(),
             // There while the listener is, which waits for its event's acknowledgement.

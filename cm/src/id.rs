@@ -239,8 +239,8 @@ impl Id {
         Ok(qp.modify(&attributes)?)
     }
 
-    /// Brings `qp` from INIT to RTR and RTS, as negotiated.
-    pub(crate) fn ready_qp(&self, qp: &QueuePair, params: &ConnParams) -> Result<(), Error> {
+    /// Brings `qp` from INIT to RTR and RTS, as negotiated; gives the number of the peer's first packet.
+    pub(crate) fn ready_qp(&self, qp: &QueuePair, params: &ConnParams) -> Result<u32, Error> {
         let limits = qp.context().attributes();
         let mut receive = self.qp_attributes(QpState::RTR)?;
         // The kernel hands the peer's offer through as it came.
@@ -253,7 +253,8 @@ impl Id {
             .set_timeout(params.ack_timeout)
             .set_retry_count(params.retry_count)
             .set_rnr_retry(params.rnr_retry);
-        Ok(qp.modify(&send)?)
+        qp.modify(&send)?;
+        Ok(receive.rq_psn())
     }
 
     /// What the connection manager knows for a transition to `state`.

@@ -153,6 +153,12 @@ impl AsFd for Listener<OwnChannel> {
     }
 }
 
+impl AsFd for Listener<Routed> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.bell()
+    }
+}
+
 /// Somebody wants to connect. Dropped undecided, the request is rejected.
 ///
 /// What it says is borrowed from it, and copied by who wants to keep it:
@@ -246,12 +252,13 @@ impl<S: EventSource> Request<S> {
     #[doc(alias = "rdma_migrate_id")]
     pub fn accept(
         mut self,
-        qp: QueuePair,
+        qp: impl Into<Arc<QueuePair>>,
         params: &ConnParams,
         private_data: &[u8],
     ) -> Result<Connection<S>, Error> {
         let verb = "rdma_accept";
         let transport = self.context.transport();
+        let qp = qp.into();
         check_queue_pair(&qp, &self.context, verb)?;
         Message::Accept.check_private_data(transport, private_data)?;
         params.check(verb)?;
@@ -262,9 +269,10 @@ impl<S: EventSource> Request<S> {
         );
         let events = S::of_accepted(&mut self.incoming)?;
         let id = self.incoming.id();
-        if transport != TransportType::IWARP {
-            id.ready_qp(&qp, &params)?;
-        }
+        let first_packet = match transport {
+            TransportType::IWARP => None,
+            _ => Some(id.ready_qp(&qp, &params)?),
+        };
         let mut c = params.to_c(qp.number(), private_data);
         id.origin().check(verb)?;
         // SAFETY: the id came with a request and has a device, parameters and private data are
@@ -275,7 +283,7 @@ impl<S: EventSource> Request<S> {
             qp,
             self.incoming.into_id(),
             events,
-            Side::Passive,
+            Side::Passive { first_packet },
             params,
             self.peer,
             self.local,

@@ -1,11 +1,12 @@
 //! Where the events of an id come from: its own channel, or a dispatcher that reads one for many.
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
+use rustix::event::{EventfdFlags, eventfd};
 use verbs::{Deadline, wait_for};
 
 use crate::channel::EventChannel;
@@ -120,6 +121,8 @@ pub(crate) struct Lane {
     room: usize,
     waiting: AtomicUsize,
     overflowed: AtomicU64,
+    /// Readable when something waits, of a listener.
+    bell: Option<OwnedFd>,
 }
 
 impl Lane {
@@ -134,10 +137,15 @@ impl Lane {
         }
         // The owner may be gone: then the event ends here.
         drop(self.sender.send(arrived));
+        if let Some(bell) = &self.bell {
+            // It fails only when so many have rung that it is readable in any case.
+            let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+        }
     }
 }
 
-/// Events that a [`Dispatcher`](crate::Dispatcher) hands on. There is no descriptor to wait for.
+/// Events that a [`Dispatcher`](crate::Dispatcher) hands on. Only a listener has a descriptor to wait
+/// for.
 #[derive(Debug)]
 pub struct Routed {
     // Dropped first: what waits in it is thrown away, requests are rejected.
@@ -146,8 +154,19 @@ pub struct Routed {
 }
 
 impl Routed {
-    /// Both ends; `room` is how many requests may wait.
-    pub(crate) fn new(room: usize) -> Self {
+    /// Both ends of a listener's, with a descriptor; `room` is how many requests may wait.
+    pub(crate) fn of_listener(room: usize) -> Result<Self, Error> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| verbs::Error::from_errno("eventfd", errno.raw_os_error()))?;
+        Ok(Self::with(room, Some(bell)))
+    }
+
+    /// Both ends, for an id that gets no requests.
+    pub(crate) fn new() -> Self {
+        Self::with(0, None)
+    }
+
+    fn with(room: usize, bell: Option<OwnedFd>) -> Self {
         let (sender, receiver) = crossbeam_channel::unbounded();
         Self {
             receiver,
@@ -156,12 +175,19 @@ impl Routed {
                 room,
                 waiting: AtomicUsize::new(0),
                 overflowed: AtomicU64::new(0),
+                bell,
             }),
         }
     }
 
     pub(crate) fn lane(&self) -> Arc<Lane> {
         Arc::clone(&self.lane)
+    }
+
+    /// Readable when something may wait. Of a listener only.
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        let bell = self.lane.bell.as_ref();
+        bell.expect("every listener is made with one").as_fd()
     }
 
     /// How many requests found no room.
@@ -181,7 +207,13 @@ impl EventSource for Routed {}
 
 impl sealed::Source for Routed {
     fn try_next(&self) -> Result<Option<Arrived>, Error> {
-        Ok(self.receiver.try_recv().ok().map(|got| self.taken(got)))
+        let mut got = self.receiver.try_recv().ok();
+        if let (None, Some(bell)) = (&got, &self.lane.bell) {
+            // Silenced before the second look: what comes after it rings again.
+            let _ = rustix::io::read(bell, &mut [0_u8; 8]);
+            got = self.receiver.try_recv().ok();
+        }
+        Ok(got.map(|got| self.taken(got)))
     }
 
     fn next(&self, deadline: Deadline) -> Result<Option<Arrived>, Error> {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use cm::{Deadline, ListenOptions, Listener};
+use cm::{Deadline, ListenOptions, Listener, OwnChannel, Routed};
 
 use crate::connection::{ConnectionConfig, ConnectionRequest};
 use crate::error::Error;
@@ -14,8 +14,24 @@ use crate::peer::Peer;
 #[doc(alias = "rpma_ep")]
 #[derive(Debug)]
 pub struct Endpoint {
-    listener: Listener,
+    listener: Source,
     peer: Peer,
+}
+
+#[derive(Debug)]
+enum Source {
+    Own(Listener<OwnChannel>),
+    Routed(Listener<Routed>),
+}
+
+/// Does the same with either kind of listener.
+macro_rules! either {
+    ($self:ident, $listener:ident => $what:expr) => {
+        match &$self.listener {
+            Source::Own($listener) => $what,
+            Source::Routed($listener) => $what,
+        }
+    };
 }
 
 impl Endpoint {
@@ -41,14 +57,17 @@ impl Endpoint {
         options: &ListenOptions,
     ) -> Result<Self, Error> {
         Ok(Self {
-            listener: Listener::bind(addr, options)?,
+            listener: match peer.dispatcher() {
+                None => Source::Own(Listener::bind(addr, options)?),
+                Some(dispatcher) => Source::Routed(dispatcher.listen(addr, options)?),
+            },
             peer: peer.clone(),
         })
     }
 
     /// The address it listens at.
     pub fn local_addr(&self) -> SocketAddr {
-        self.listener.local_addr()
+        either!(self, listener => listener.local_addr())
     }
 
     /// Waits for a request, and makes the queues that `config` asks for. A request that came in
@@ -63,8 +82,10 @@ impl Endpoint {
         config: &ConnectionConfig,
         timeout: Duration,
     ) -> Result<ConnectionRequest, Error> {
-        let request = self.listener.next_request(Deadline::after(timeout))?;
-        ConnectionRequest::incoming(&self.peer, request, config)
+        let deadline = Deadline::after(timeout);
+        either!(self, listener => {
+            ConnectionRequest::incoming(&self.peer, listener.next_request(deadline)?, config)
+        })
     }
 
     /// The next request if there is one; never blocks.
@@ -75,10 +96,10 @@ impl Endpoint {
         &self,
         config: &ConnectionConfig,
     ) -> Result<Option<ConnectionRequest>, Error> {
-        match self.listener.try_next_request()? {
+        either!(self, listener => match listener.try_next_request()? {
             None => Ok(None),
             Some(request) => ConnectionRequest::incoming(&self.peer, request, config).map(Some),
-        }
+        })
     }
 
     /// The peer it listens for.
@@ -89,6 +110,6 @@ impl Endpoint {
 
 impl AsFd for Endpoint {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
+        either!(self, listener => listener.as_fd())
     }
 }

@@ -79,6 +79,15 @@ pub enum Error {
         /// Why.
         why: &'static str,
     },
+    /// A wait on one queue whose completion channel reports for others as well.
+    #[error("the completion queue shares its channel: wait on the channel or on the connection")]
+    SharedChannel,
+    /// A wait for several queues that have no channel in common.
+    #[error("the queues of the connection share no completion channel: wait on each of them")]
+    NotSharedChannel,
+    /// A connection served by a dispatcher has no descriptor for its events.
+    #[error("the connection's events come by a dispatcher, which has no descriptor for each")]
+    NoEventDescriptor,
     /// An argument can never be right.
     #[error("{0}")]
     Invalid(String),
@@ -159,6 +168,9 @@ impl Error {
             | Self::LengthMismatch { .. }
             | Self::WrongPeer
             | Self::UsageForbids { .. }
+            | Self::SharedChannel
+            | Self::NotSharedChannel
+            | Self::NoEventDescriptor
             | Self::Invalid(_) => ErrorKind::InvalidArgument,
         }
     }
@@ -189,13 +201,17 @@ impl Error {
         const NO_EVENT: i32 = -100_006;
         const AGAIN: i32 = -100_007;
         const SHARED_CHANNEL: i32 = -100_008;
-        if let Self::Verbs(error) = self {
-            match error.kind() {
+        const NOT_SHARED_CHNL: i32 = -100_009;
+        match self {
+            Self::SharedChannel => return SHARED_CHANNEL,
+            Self::NotSharedChannel => return NOT_SHARED_CHNL,
+            Self::Verbs(error) => match error.kind() {
                 // With an errno it is a call that timed out, and no wait for a completion.
                 verbs::ErrorKind::TimedOut if error.errno().is_none() => return NO_COMPLETION,
                 verbs::ErrorKind::SharedChannel => return SHARED_CHANNEL,
                 _ => {}
-            }
+            },
+            _ => {}
         }
         match self.kind() {
             ErrorKind::Unsupported => NOSUPP,
@@ -272,6 +288,8 @@ mod tests {
         let errors = [
             (Error::Invalid("x".into()), -100_004),
             (Error::WrongPeer, -100_004),
+            (Error::SharedChannel, -100_008),
+            (Error::NotSharedChannel, -100_009),
             (Error::QueueFull { reason: "full" }, -100_007),
             (
                 Error::Unsupported {

@@ -57,6 +57,7 @@
 #[doc = include_str!("../../README.md")]
 struct Readme;
 
+mod channel;
 mod connection;
 mod cq;
 mod device;
@@ -66,6 +67,7 @@ mod memory;
 mod peer;
 mod peer_config;
 mod private_data;
+mod srq;
 
 pub use cm;
 
@@ -74,10 +76,11 @@ pub use cm::verbs::{
 };
 pub use cm::{ListenOptions, RejectReason};
 
+pub use crate::channel::CompletionChannel;
 pub use crate::connection::{
-    Connection, ConnectionConfig, ConnectionEvent, ConnectionRequest, FlushType, Signal,
+    Connection, ConnectionConfig, ConnectionEvent, ConnectionRequest, FlushType, ReadyQueue, Signal,
 };
-pub use crate::cq::{Completion, CompletionQueue};
+pub use crate::cq::{Completion, CompletionQueue, CompletionQueueBuilder};
 pub use crate::device::Device;
 pub use crate::endpoint::Endpoint;
 pub use crate::error::{Error, ErrorKind};
@@ -85,6 +88,7 @@ pub use crate::memory::{LocalRegion, RemoteRegion, RemoteSpan, Span, Usage};
 pub use crate::peer::Peer;
 pub use crate::peer_config::PeerConfig;
 pub use crate::private_data::PrivateData;
+pub use crate::srq::{SharedReceiveQueue, SrqConfig};
 
 #[cfg(test)]
 mod tests {
@@ -95,6 +99,12 @@ mod tests {
 
     #[test]
     fn threads_may_share_everything_but_a_connection() {
+        send::<CompletionChannel>();
+        sync::<CompletionChannel>();
+        send::<SharedReceiveQueue>();
+        sync::<SharedReceiveQueue>();
+        send::<ConnectionConfig>();
+        sync::<ConnectionConfig>();
         send::<Connection>();
         send::<ConnectionRequest>();
         send::<LocalRegion>();

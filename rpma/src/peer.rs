@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use cm::Dispatcher;
 use cm::verbs::{ProtectionDomain, Sge};
 
 use crate::device::Device;
@@ -24,6 +25,8 @@ struct Inner {
     domain: ProtectionDomain,
     device: Device,
     max_message: u32,
+    /// Reads the events of all that is made with this peer, if not each does itself.
+    dispatcher: Option<Dispatcher>,
 }
 
 impl Peer {
@@ -34,6 +37,21 @@ impl Peer {
     /// [`OutOfMemory`](crate::ErrorKind::OutOfMemory) when not even one page can be pinned.
     #[doc(alias = "rpma_peer_new")]
     pub fn new(device: &Device) -> Result<Self, Error> {
+        Self::make(device, None)
+    }
+
+    /// As [`new`](Self::new), with connections and endpoints whose events `dispatcher` reads: thousands of
+    /// connections then need no event descriptors of their own, and none is moved from one to another when it is accepted.
+    ///
+    /// A connection has no [`event_fd`](crate::Connection::event_fd) then. Several peers may share a dispatcher.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_dispatcher(device: &Device, dispatcher: &Dispatcher) -> Result<Self, Error> {
+        Self::make(device, Some(dispatcher.clone()))
+    }
+
+    fn make(device: &Device, dispatcher: Option<Dispatcher>) -> Result<Self, Error> {
         let max_message = device.max_message_size()?;
         let domain = ProtectionDomain::new(device.context())?;
         let access = Usage::READ_DST.access(device.context().transport());
@@ -43,6 +61,7 @@ impl Peer {
             domain,
             device: device.clone(),
             max_message,
+            dispatcher,
         })))
     }
 
@@ -59,6 +78,11 @@ impl Peer {
     /// The longest message, in bytes, as it was when the peer was made.
     pub fn max_message_size(&self) -> u32 {
         self.0.max_message
+    }
+
+    /// What reads the events of its connections and endpoints, if not each does itself.
+    pub fn dispatcher(&self) -> Option<&Dispatcher> {
+        self.0.dispatcher.as_ref()
     }
 
     /// What tells this peer's spans from those of others. Never dereferenced.

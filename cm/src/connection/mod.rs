@@ -6,9 +6,10 @@ mod steps;
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
-use verbs::{Deadline, QueuePair, sys};
+use verbs::{Deadline, QpState, QueuePair, sys};
 
 pub use self::event::ConnectionEvent;
 pub use self::state::ConnectionState;
@@ -23,7 +24,10 @@ use crate::source::{EventSource, OwnChannel};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Active,
-    Passive,
+    Passive {
+        /// The number of the peer's first packet, where those are counted.
+        first_packet: Option<u32>,
+    },
 }
 
 /// How long [`Connection::wait_established`] sleeps at most before it looks at the state again.
@@ -35,9 +39,9 @@ const NAP: Duration = Duration::from_millis(100);
 /// it takes the peer's answer from there. Dropping a connection ends it; the peer is told.
 #[derive(Debug)]
 pub struct Connection<S = OwnChannel> {
-    // Dropped in this order: no work for the queue pair is left when the id goes, and the channel
-    // outlives the id.
-    qp: QueuePair,
+    // Dropped in this order: no work for the queue pair is left when the id goes, unless others hold
+    // it, and the channel outlives the id.
+    qp: Arc<QueuePair>,
     id: Id,
     events: S,
     side: Side,
@@ -49,7 +53,7 @@ pub struct Connection<S = OwnChannel> {
 
 impl<S: EventSource> Connection<S> {
     pub(crate) fn new(
-        qp: QueuePair,
+        qp: Arc<QueuePair>,
         id: Id,
         events: S,
         side: Side,
@@ -69,9 +73,10 @@ impl<S: EventSource> Connection<S> {
         }
     }
 
-    /// Its queue pair.
+    /// Its queue pair. Who holds it longer than the connection has a queue pair that is not ended
+    /// with it.
     #[inline]
-    pub fn qp(&self) -> &QueuePair {
+    pub fn qp(&self) -> &Arc<QueuePair> {
         &self.qp
     }
 
@@ -215,6 +220,25 @@ impl<S: EventSource> Connection<S> {
             ConnectionEvent::DeviceRemoved => Err(Error::DeviceRemoved { peer }),
             ConnectionEvent::TimewaitExit | ConnectionEvent::Other { .. } => Ok(None),
         }
+    }
+
+    /// Whether anything of the peer has come already, in whatever queue it completes, and also what
+    /// gives no completion here. Asks the device, which waits for nothing; no completion is taken.
+    ///
+    /// Always `false` on the active side, and on devices that do not count packets (iWARP).
+    ///
+    /// # Errors
+    /// The failed call.
+    pub fn has_received(&self) -> Result<bool, Error> {
+        let Side::Passive {
+            first_packet: Some(first),
+        } = self.side
+        else {
+            return Ok(false);
+        };
+        let (now, _) = self.qp.query()?;
+        // In the error state, which the peer's end brings as well, numbers mean nothing.
+        Ok(now.state() == Some(QpState::RTS) && now.rq_psn() != first)
     }
 
     /// Tells the connection manager that the peer's data has come, although its last message of

@@ -14,7 +14,7 @@ use crate::id::{Home, Id, check};
 use crate::incoming::IncomingId;
 use crate::listen::ListenOptions;
 use crate::params::{ConnParams, Message};
-use crate::source::{Arrived, EventSource, Lane, OwnChannel};
+use crate::source::{Arrived, EventSource, Lane, OwnChannel, Routed};
 
 /// A port at which peers ask for a queue pair that takes datagrams.
 #[derive(Debug)]
@@ -119,6 +119,12 @@ impl<S: EventSource> DatagramListener<S> {
 impl AsFd for DatagramListener<OwnChannel> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
+    }
+}
+
+impl AsFd for DatagramListener<Routed> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.bell()
     }
 }
 

@@ -5,16 +5,29 @@ use std::time::Duration;
 
 use cm::{ConnParams, ConnectOptions};
 
+use crate::cq::CompletionQueue;
 use crate::error::Error;
+use crate::srq::SharedReceiveQueue;
 
 /// Settings of a connection. Each setter names its default and what raising it costs.
+///
+/// What contradicts itself is refused when the connection is made, by name.
 #[doc(alias = "rpma_conn_cfg")]
+#[doc(alias = "rpma_conn_cfg_new")]
+#[doc(alias = "rpma_conn_cfg_delete")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectionConfig {
     timeout: Duration,
     cq_size: Option<u32>,
+    rcq_size: u32,
     sq_size: u32,
-    rq_size: u32,
+    rq_size: Option<u32>,
+    shared_channel: bool,
+    srq: Option<SharedReceiveQueue>,
+    cq: Option<CompletionQueue>,
+    rcq: Option<CompletionQueue>,
+    vector: u32,
+    allow_overrun: bool,
     pub(crate) params: ConnParams,
     pub(crate) connect: ConnectOptions,
 }
@@ -22,10 +35,17 @@ pub struct ConnectionConfig {
 impl Default for ConnectionConfig {
     fn default() -> Self {
         Self {
-            timeout: Duration::from_secs(10),
+            timeout: Self::TIMEOUT,
             cq_size: None,
-            sq_size: 10,
-            rq_size: 10,
+            rcq_size: 0,
+            sq_size: Self::SQ_SIZE,
+            rq_size: None,
+            shared_channel: false,
+            srq: None,
+            cq: None,
+            rcq: None,
+            vector: 0,
+            allow_overrun: false,
             params: ConnParams::default(),
             connect: ConnectOptions::default(),
         }
@@ -33,7 +53,23 @@ impl Default for ConnectionConfig {
 }
 
 impl ConnectionConfig {
-    /// How long resolving address and route may take together; 10 s by default.
+    /// How long resolving address and route may take together, by default.
+    #[doc(alias = "RPMA_DEFAULT_TIMEOUT_MS")]
+    pub const TIMEOUT: Duration = Duration::from_secs(10);
+    /// Operations in flight, by default.
+    pub const SQ_SIZE: u32 = 10;
+    /// Receives posted at once, by default.
+    pub const RQ_SIZE: u32 = 10;
+    /// How often an unacknowledged operation is sent again, by default.
+    pub const RETRY_COUNT: u8 = 6;
+    /// How often an operation is sent again to a peer without a receive, by default: for ever.
+    pub const RNR_RETRY: u8 = 7;
+    /// The code of the acknowledgement timeout, by default: 4.096 µs · 2^16, 268 ms.
+    pub const ACK_TIMEOUT: u8 = 16;
+    /// The code of the receiver-not-ready timer, by default: 0.64 ms.
+    pub const MIN_RNR_TIMER: u8 = 12;
+
+    /// How long resolving address and route may take together; [10 s](Self::TIMEOUT) by default.
     #[doc(alias = "rpma_conn_cfg_set_timeout")]
     pub fn set_timeout(&mut self, timeout: Duration) -> &mut Self {
         self.timeout = timeout;
@@ -46,9 +82,11 @@ impl ConnectionConfig {
         self.timeout
     }
 
-    /// Entries of the completion queue, at least. By default the sum of both depths; a smaller size
-    /// is refused when the connection is made. The queue gets more entries where the device may take
-    /// more requests than the depths, so it can never overrun.
+    /// Entries of the completion queue, at least. By default the sum of the depths of the queues
+    /// that complete there: the send queue's, and, without a receive completion queue, the receive
+    /// queue's, or that of the shared receive queue. A smaller size is refused when the connection is
+    /// made, unless an [overrun is allowed](Self::set_allow_overrun). The queue gets more entries where the
+    /// device may take more requests than the depths, so it can never overrun.
     #[doc(alias = "rpma_conn_cfg_set_cq_size")]
     pub fn set_cq_size(&mut self, entries: u32) -> &mut Self {
         self.cq_size = Some(entries);
@@ -58,11 +96,38 @@ impl ConnectionConfig {
     /// Entries of the completion queue.
     #[doc(alias = "rpma_conn_cfg_get_cq_size")]
     pub fn cq_size(&self) -> u32 {
-        self.cq_size
-            .unwrap_or_else(|| self.sq_size.saturating_add(self.rq_size))
+        self.cq_size.unwrap_or_else(|| {
+            let elsewhere = self.rcq_size > 0 || self.rcq.is_some();
+            let receives = match &self.srq {
+                _ if elsewhere => 0,
+                Some(srq) if srq.rcq().is_some() => 0,
+                Some(srq) => srq.rq_size(),
+                None => self.rq_size(),
+            };
+            self.sq_size.saturating_add(receives)
+        })
     }
 
-    /// Operations in flight, 10 by default. Each costs memory of the device's driver.
+    /// Entries of a completion queue for receives alone; 0, the default, for none: receives complete
+    /// in the same queue as everything else. At least as many as there are receives, as with
+    /// [`set_cq_size`](Self::set_cq_size).
+    ///
+    /// Without effect together with a [shared receive queue](Self::set_srq) that has a completion
+    /// queue of its own.
+    #[doc(alias = "rpma_conn_cfg_set_rcq_size")]
+    pub fn set_rcq_size(&mut self, entries: u32) -> &mut Self {
+        self.rcq_size = entries;
+        self
+    }
+
+    /// Entries of a completion queue for receives alone; 0 for none.
+    #[doc(alias = "rpma_conn_cfg_get_rcq_size")]
+    pub fn rcq_size(&self) -> u32 {
+        self.rcq_size
+    }
+
+    /// Operations in flight, [10](Self::SQ_SIZE) by default. Each costs memory of the device's
+    /// driver.
     ///
     /// An operation is in flight until its completion, or that of a later one, was polled. Keep
     /// count yourself: a device may take more as soon as it has carried one out, and completions
@@ -80,22 +145,106 @@ impl ConnectionConfig {
         self.sq_size
     }
 
-    /// Receives posted at once, 10 by default. Each costs memory of the device's driver. As with
-    /// [`set_sq_size`](Self::set_sq_size), a receive counts until its completion was polled.
+    /// Receives posted at once, [10](Self::RQ_SIZE) by default. Each costs memory of the device's
+    /// driver. As with [`set_sq_size`](Self::set_sq_size), a receive counts until its completion was
+    /// polled. Not together with a [shared receive queue](Self::set_srq), which has a size of its own.
     #[doc(alias = "rpma_conn_cfg_set_rq_size")]
     pub fn set_rq_size(&mut self, receives: u32) -> &mut Self {
-        self.rq_size = receives;
+        self.rq_size = Some(receives);
         self
     }
 
-    /// Receives posted at once.
+    /// Receives posted at once: 0 with a shared receive queue.
     #[doc(alias = "rpma_conn_cfg_get_rq_size")]
     pub fn rq_size(&self) -> u32 {
-        self.rq_size
+        let default = if self.srq.is_some() { 0 } else { Self::RQ_SIZE };
+        self.rq_size.unwrap_or(default)
     }
 
-    /// How often an unacknowledged operation is sent again, 0 to 7; 6 by default. Together with the
-    /// acknowledgement timeout it says when a dead peer is noticed; 7 means never on SoftRoCE.
+    /// Lets both completion queues of the connection report to one channel: wait with
+    /// [`Connection::wait`](crate::Connection::wait). Off by default.
+    #[doc(alias = "rpma_conn_cfg_set_compl_channel")]
+    pub fn set_shared_completion_channel(&mut self, shared: bool) -> &mut Self {
+        self.shared_channel = shared;
+        self
+    }
+
+    /// Whether both completion queues of the connection report to one channel.
+    #[doc(alias = "rpma_conn_cfg_get_compl_channel")]
+    pub fn shared_completion_channel(&self) -> bool {
+        self.shared_channel
+    }
+
+    /// Takes receives from `srq`; the connection has no receive queue of its own then. `None`, the
+    /// default, takes that back. The connection keeps the queue alive.
+    #[doc(alias = "rpma_conn_cfg_set_srq")]
+    pub fn set_srq(&mut self, srq: Option<&SharedReceiveQueue>) -> &mut Self {
+        self.srq = srq.cloned();
+        self
+    }
+
+    /// Where receives are taken from, if that is shared.
+    #[doc(alias = "rpma_conn_cfg_get_srq")]
+    pub fn srq(&self) -> Option<&SharedReceiveQueue> {
+        self.srq.as_ref()
+    }
+
+    /// Completes in `cq`, which other connections may share, instead of in a queue of its own. `None`, the
+    /// default, takes that back.
+    ///
+    /// It needs room for all that completes there:
+    /// making a connection for which too little is left is refused. Devices may round depths up to
+    /// the next power of two; poll it empty when a connection has gone, whose last completions take
+    /// room that nobody counts any more.
+    pub fn set_cq(&mut self, cq: Option<&CompletionQueue>) -> &mut Self {
+        self.cq = cq.cloned();
+        self
+    }
+
+    /// Where operations complete, if that was made before.
+    pub fn cq(&self) -> Option<&CompletionQueue> {
+        self.cq.as_ref()
+    }
+
+    /// Completes receives in `rcq`, which other connections may share, as with
+    /// [`set_cq`](Self::set_cq).
+    pub fn set_rcq(&mut self, rcq: Option<&CompletionQueue>) -> &mut Self {
+        self.rcq = rcq.cloned();
+        self
+    }
+
+    /// Where receives complete, if that was made before.
+    pub fn rcq(&self) -> Option<&CompletionQueue> {
+        self.rcq.as_ref()
+    }
+
+    /// The device's interrupt vector for the completion queues that the connection makes, 0 by
+    /// default. A vector that the device does not have is refused when the connection is made.
+    pub fn set_completion_vector(&mut self, vector: u32) -> &mut Self {
+        self.vector = vector;
+        self
+    }
+
+    /// The device's interrupt vector for the completion queues that the connection makes.
+    pub fn completion_vector(&self) -> u32 {
+        self.vector
+    }
+
+    /// Lets completion queues be smaller than what may complete there. One that overruns loses
+    /// completions, and on most devices breaks. Off by default.
+    pub fn set_allow_overrun(&mut self, allow: bool) -> &mut Self {
+        self.allow_overrun = allow;
+        self
+    }
+
+    /// Whether completion queues may be smaller than what may complete there.
+    pub fn allow_overrun(&self) -> bool {
+        self.allow_overrun
+    }
+
+    /// How often an unacknowledged operation is sent again, 0 to 7; [6](Self::RETRY_COUNT) by
+    /// default. Together with the acknowledgement timeout it says when a dead peer is noticed; 7
+    /// means never on SoftRoCE.
     ///
     /// # Errors
     /// [`Error::Invalid`] above 7.
@@ -104,8 +253,13 @@ impl ConnectionConfig {
         Ok(self)
     }
 
+    /// How often an unacknowledged operation is sent again.
+    pub fn retry_count(&self) -> u8 {
+        self.params.retry_count
+    }
+
     /// How often an operation is sent again to a peer that has no receive posted, 0 to 6, or 7 for
-    /// ever; 7 by default, because C peers post their receives late.
+    /// ever; [7](Self::RNR_RETRY) by default, because C peers post their receives late.
     ///
     /// # Errors
     /// [`Error::Invalid`] above 7.
@@ -114,7 +268,13 @@ impl ConnectionConfig {
         Ok(self)
     }
 
-    /// How long an acknowledgement is waited for: 4.096 µs · 2^`exponent`; 16 (268 ms) by default.
+    /// How often an operation is sent again to a peer that has no receive posted; 7 is for ever.
+    pub fn rnr_retry(&self) -> u8 {
+        self.params.rnr_retry
+    }
+
+    /// How long an acknowledgement is waited for: 4.096 µs · 2^`exponent`;
+    /// [16](Self::ACK_TIMEOUT) (268 ms) by default.
     ///
     /// # Errors
     /// [`Error::Invalid`] for 0, which waits for ever, and above 31.
@@ -128,8 +288,13 @@ impl ConnectionConfig {
         Ok(self)
     }
 
+    /// The exponent of the time that an acknowledgement is waited for: 4.096 µs · 2^n.
+    pub fn ack_timeout(&self) -> u8 {
+        self.params.ack_timeout
+    }
+
     /// How long the peer waits before it sends again when no receive was posted here: the
-    /// specification's code, 12 (0.64 ms) by default, 0 is 655 ms.
+    /// specification's code, [12](Self::MIN_RNR_TIMER) (0.64 ms) by default, 0 is 655 ms.
     ///
     /// # Errors
     /// [`Error::Invalid`] above 31.
@@ -138,10 +303,65 @@ impl ConnectionConfig {
         Ok(self)
     }
 
-    /// The local address to connect from, port 0 for any; chosen by the system by default.
+    /// The code of the time that the peer waits when no receive was posted here.
+    pub fn min_rnr_timer(&self) -> u8 {
+        self.params.min_rnr_timer
+    }
+
+    /// Reads and atomics that this side wants in flight; 255, the default, means as many as device
+    /// and peer allow.
+    pub fn set_initiator_depth(&mut self, reads: u8) -> &mut Self {
+        self.params.initiator_depth = reads;
+        self
+    }
+
+    /// Reads and atomics that this side wants in flight.
+    pub fn initiator_depth(&self) -> u8 {
+        self.params.initiator_depth
+    }
+
+    /// Reads and atomics that the peer may have in flight towards this side; 255, the default,
+    /// means as many as the device allows. With 0 the peer can neither read nor flush here.
+    pub fn set_responder_resources(&mut self, reads: u8) -> &mut Self {
+        self.params.responder_resources = reads;
+        self
+    }
+
+    /// Reads and atomics that the peer may have in flight towards this side.
+    pub fn responder_resources(&self) -> u8 {
+        self.params.responder_resources
+    }
+
+    /// The local address to connect from, port 0 for any; chosen by the system by default. Of the
+    /// side that asks for the connection.
     pub fn set_source_address(&mut self, source: Option<SocketAddr>) -> &mut Self {
         self.connect.source = source;
         self
+    }
+
+    /// The local address to connect from.
+    pub fn source_address(&self) -> Option<SocketAddr> {
+        self.connect.source
+    }
+
+    /// The IP type of service of the connection's packets; the system's default if `None`. Of the
+    /// side that asks for the connection, which the other follows.
+    pub fn set_type_of_service(&mut self, tos: Option<u8>) -> &mut Self {
+        self.connect.id.type_of_service = tos;
+        self
+    }
+
+    /// The IP type of service of the connection's packets.
+    pub fn type_of_service(&self) -> Option<u8> {
+        self.connect.id.type_of_service
+    }
+
+    pub(super) fn asks_for_receives(&self) -> bool {
+        self.rq_size.is_some()
+    }
+
+    pub(super) fn asks_for_cq_size(&self) -> bool {
+        self.cq_size.is_some()
     }
 }
 
@@ -168,8 +388,62 @@ mod tests {
         );
         config.set_sq_size(100).set_rq_size(u32::MAX);
         assert_eq!(config.cq_size(), u32::MAX);
+        // Receives complete elsewhere.
+        config.set_rcq_size(1);
+        assert_eq!(config.cq_size(), 100);
         config.set_cq_size(7);
         assert_eq!(config.cq_size(), 7);
+    }
+
+    #[test]
+    fn the_defaults_are_those_documented() {
+        let config = ConnectionConfig::default();
+        let retries = (config.retry_count(), config.rnr_retry());
+        assert_eq!(
+            retries,
+            (ConnectionConfig::RETRY_COUNT, ConnectionConfig::RNR_RETRY)
+        );
+        let times = (config.ack_timeout(), config.min_rnr_timer());
+        let documented = (
+            ConnectionConfig::ACK_TIMEOUT,
+            ConnectionConfig::MIN_RNR_TIMER,
+        );
+        assert_eq!(times, documented);
+        assert_eq!(config.timeout(), ConnectionConfig::TIMEOUT);
+        assert_eq!(config.rcq_size(), 0);
+        assert!(!config.shared_completion_channel());
+        assert!(config.srq().is_none() && config.cq().is_none() && config.rcq().is_none());
+        assert_eq!(
+            (config.initiator_depth(), config.responder_resources()),
+            (255, 255)
+        );
+    }
+
+    #[test]
+    fn settings_read_back_as_they_were_set() {
+        let mut config = ConnectionConfig::default();
+        let source = "192.0.2.1:0".parse().expect("an address");
+        config
+            .set_timeout(Duration::from_millis(1))
+            .set_rcq_size(3)
+            .set_shared_completion_channel(true)
+            .set_completion_vector(2)
+            .set_allow_overrun(true)
+            .set_initiator_depth(4)
+            .set_responder_resources(5)
+            .set_source_address(Some(source))
+            .set_type_of_service(Some(32));
+        assert_eq!(config.timeout(), Duration::from_millis(1));
+        assert_eq!((config.rcq_size(), config.completion_vector()), (3, 2));
+        assert!(config.shared_completion_channel() && config.allow_overrun());
+        assert_eq!(
+            (config.initiator_depth(), config.responder_resources()),
+            (4, 5)
+        );
+        assert_eq!(config.source_address(), Some(source));
+        assert_eq!(config.type_of_service(), Some(32));
+        assert_eq!(config, config.clone());
+        assert_ne!(config, ConnectionConfig::default());
     }
 
     #[test]

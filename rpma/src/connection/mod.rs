@@ -2,7 +2,11 @@
 
 mod config;
 mod event;
+mod handshake;
+mod link;
 mod post;
+mod queue_pair;
+mod queues;
 mod request;
 
 use std::cell::{Cell, OnceCell};
@@ -10,26 +14,23 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use cm::verbs::wait_readable;
-use cm::{ConnectionState, Deadline};
+use cm::verbs::QueuePair;
+use cm::{ConnParams, Deadline};
 
 pub use self::config::ConnectionConfig;
 pub use self::event::ConnectionEvent;
 pub use self::post::{FlushType, Signal};
 pub use self::request::ConnectionRequest;
 
-use crate::cq::CompletionQueue;
+pub(crate) use self::queues::ring;
+
+use self::link::Link;
+use self::queues::Queues;
+use crate::cq::{Completion, CompletionQueue};
 use crate::error::Error;
 use crate::peer::Peer;
 use crate::peer_config::PeerConfig;
-
-/// How long data may be ahead of the last message of the handshake before that counts as lost.
-///
-/// Data often overtakes it, because the message goes through a work queue. To tell the connection
-/// manager at once would be wrong then: if the peer disconnects before it has acted on that, it
-/// never says that the connection stood, and destroying the id waits until the answer to the
-/// request is given up (measured: over a minute).
-const PATIENCE: Duration = Duration::from_millis(250);
+use crate::srq::SharedReceiveQueue;
 
 /// A connection. `Send`, but not `Sync`: one thread at a time posts; share it behind a mutex. Its
 /// [`CompletionQueue`] may be polled by another thread meanwhile.
@@ -46,8 +47,8 @@ const PATIENCE: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub struct Connection {
     // Dropped in this order: the queue pair goes with the link, before what its operations use.
-    link: cm::Connection,
-    cq: CompletionQueue,
+    link: Link,
+    queues: Queues,
     peer: Peer,
     /// What came with the request (passive side) or the acceptance (active side).
     private_data: OnceCell<Vec<u8>>,
@@ -65,11 +66,31 @@ pub struct Connection {
     domain: usize,
 }
 
+/// Which of a connection's queues has something.
+#[doc(alias = "rpma_conn_wait")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadyQueue<'a> {
+    queue: &'a CompletionQueue,
+    is_rcq: bool,
+}
+
+impl<'a> ReadyQueue<'a> {
+    /// The queue to poll.
+    pub fn queue(&self) -> &'a CompletionQueue {
+        self.queue
+    }
+
+    /// Whether it is the one for receives alone.
+    pub fn is_rcq(&self) -> bool {
+        self.is_rcq
+    }
+}
+
 impl Connection {
     /// `received` is the request's private data on the passive side, `None` on the active one.
     fn new(
-        link: cm::Connection,
-        cq: CompletionQueue,
+        link: Link,
+        queues: Queues,
         peer: Peer,
         sq_size: u32,
         received: Option<Vec<u8>>,
@@ -84,106 +105,8 @@ impl Connection {
             max_message: peer.max_message_size(),
             domain: peer.domain_identity(),
             link,
-            cq,
+            queues,
             peer,
-        }
-    }
-
-    /// Waits for the next event; carries the handshake out on the way.
-    ///
-    /// # Errors
-    /// [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) after `timeout`, or the failed step.
-    #[doc(alias = "rpma_conn_next_event")]
-    pub fn next_event(&self, timeout: Duration) -> Result<ConnectionEvent, Error> {
-        let event = self.next_link_event(Deadline::after(timeout))?;
-        Ok(ConnectionEvent::from(&event))
-    }
-
-    /// The next event if there is one. Never blocks.
-    ///
-    /// On the accepting side, call it again a quarter of a second after the first data has come
-    /// without [`ConnectionEvent::Established`]: only then the message that should have come before
-    /// counts as lost.
-    ///
-    /// # Errors
-    /// The failed step.
-    pub fn try_next_event(&self) -> Result<Option<ConnectionEvent>, Error> {
-        let event = self.link.try_next_event()?;
-        if event.is_none() && self.awaits_data() {
-            self.look_for_data(Deadline::after(Duration::ZERO))?;
-        }
-        Ok(event.map(|event| {
-            self.keep_private_data(&event);
-            ConnectionEvent::from(&event)
-        }))
-    }
-
-    /// Waits until data can flow.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NoListener`](crate::ErrorKind::NoListener),
-    /// [`Rejected`](crate::ErrorKind::Rejected), [`Unreachable`](crate::ErrorKind::Unreachable),
-    /// [`Disconnected`](crate::ErrorKind::Disconnected), or
-    /// [`TimedOut`](crate::ErrorKind::TimedOut) after `timeout`.
-    pub fn wait_established(&self, timeout: Duration) -> Result<(), Error> {
-        let deadline = Deadline::after(timeout);
-        while !self.link.is_established()? {
-            let event = self.next_link_event(deadline)?;
-            if self.link.established(event)?.is_some() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    fn next_link_event(&self, deadline: Deadline) -> Result<cm::ConnectionEvent, Error> {
-        while self.awaits_data() {
-            if let Some(event) = self.link.try_next_event()? {
-                return Ok(self.kept(event));
-            }
-            self.look_for_data(deadline)?;
-            if deadline.has_passed() {
-                break;
-            }
-        }
-        let event = self.link.next_event(deadline)?;
-        Ok(self.kept(event))
-    }
-
-    /// Whether the last message of the handshake may have been lost: then the peer's first data
-    /// stands for it. A completion shows on the queue's descriptor, which is left as it is for its
-    /// owner.
-    fn awaits_data(&self) -> bool {
-        self.awaits_data.get() && self.link.state() == ConnectionState::Connecting
-    }
-
-    /// Waits for an event or for the peer's data. When data has come and [`PATIENCE`] has passed
-    /// without an event, the connection manager is told, once, so that the connection stands.
-    fn look_for_data(&self, deadline: Deadline) -> Result<(), Error> {
-        if let Some(patience) = self.patience.get() {
-            let [event] = wait_readable([self.link.as_fd()], patience.min(deadline))?;
-            if !event && patience.has_passed() {
-                self.awaits_data.set(false);
-                self.link.notify_received()?;
-            }
-        } else {
-            let [event, data] = wait_readable([self.link.as_fd(), self.cq.as_fd()], deadline)?;
-            if data && !event {
-                self.patience.set(Some(Deadline::after(PATIENCE)));
-            }
-        }
-        Ok(())
-    }
-
-    fn kept(&self, event: cm::ConnectionEvent) -> cm::ConnectionEvent {
-        self.keep_private_data(&event);
-        event
-    }
-
-    fn keep_private_data(&self, event: &cm::ConnectionEvent) {
-        if let cm::ConnectionEvent::Established { private_data } = event {
-            // The passive side has the request's data already, and gets none here.
-            let _ = self.private_data.set(private_data.clone());
         }
     }
 
@@ -194,10 +117,89 @@ impl Connection {
         self.private_data.get().map_or(&[], Vec::as_slice)
     }
 
-    /// Where its completions are picked up.
+    /// Where its completions are picked up: all, or those of everything but receives.
     #[doc(alias = "rpma_conn_get_cq")]
     pub fn cq(&self) -> &CompletionQueue {
-        &self.cq
+        &self.queues.cq
+    }
+
+    /// Where the completions of its receives are picked up, if it has a queue for those alone. That
+    /// of a [shared receive queue](SharedReceiveQueue::rcq) is not the connection's.
+    #[doc(alias = "rpma_conn_get_rcq")]
+    pub fn rcq(&self) -> Option<&CompletionQueue> {
+        self.queues.rcq.as_ref()
+    }
+
+    /// Where its receives are taken from, if that is shared.
+    pub fn srq(&self) -> Option<&SharedReceiveQueue> {
+        self.queues.srq.as_ref()
+    }
+
+    /// Waits until one of its queues has something to poll, and says which; both report to one channel
+    /// ([`ConnectionConfig::set_shared_completion_channel`], or queues given that share one). It may turn out to be nothing, when the
+    /// completion was polled before. A queue that was not drained is named again, in turn with the
+    /// other.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) after `timeout`,
+    /// [`Error::NotSharedChannel`] at once where the queues have channels of their own: wait on
+    /// [`cq`](Self::cq) and [`rcq`](Self::rcq).
+    #[doc(alias = "rpma_conn_wait")]
+    pub fn wait(&self, timeout: Duration) -> Result<ReadyQueue<'_>, Error> {
+        let ready = self
+            .queues
+            .shared_channel()?
+            .wait_for(timeout, |id| self.has_queue(id))?;
+        Ok(self.named(&ready))
+    }
+
+    /// As [`wait`](Self::wait), without waiting.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait), without the timeout.
+    pub fn try_wait(&self) -> Result<Option<ReadyQueue<'_>>, Error> {
+        let channel = self.queues.shared_channel()?;
+        let ready = channel.ready(|id| self.has_queue(id))?;
+        Ok(ready.map(|ready| self.named(&ready)))
+    }
+
+    fn has_queue(&self, id: cm::verbs::CqId) -> bool {
+        let has = |queue: &CompletionQueue| queue.as_verbs().id() == id;
+        has(&self.queues.cq) || self.queues.rcq.as_ref().is_some_and(has)
+    }
+
+    fn named(&self, ready: &CompletionQueue) -> ReadyQueue<'_> {
+        match &self.queues.rcq {
+            Some(rcq) if rcq == ready => ReadyQueue {
+                queue: rcq,
+                is_rcq: true,
+            },
+            _ => ReadyQueue {
+                queue: &self.queues.cq,
+                is_rcq: false,
+            },
+        }
+    }
+
+    /// The descriptor of the channel that its queues share: readable when one of them has something. Call
+    /// [`try_wait`](Self::try_wait), and drain the queue that it names, until it names none, then sleep.
+    ///
+    /// # Errors
+    /// [`Error::NotSharedChannel`] where the queues have channels of their own: they have
+    /// descriptors themselves.
+    #[doc(alias = "rpma_conn_get_compl_fd")]
+    pub fn completion_fd(&self) -> Result<BorrowedFd<'_>, Error> {
+        Ok(self.queues.shared_channel()?.as_fd())
+    }
+
+    /// The next completion in [`cq`](Self::cq), if there is one. Never blocks.
+    ///
+    /// # Errors
+    /// As [`CompletionQueue::poll`].
+    #[doc(alias = "rpma_conn_completion_get")]
+    #[inline]
+    pub fn next_completion(&self) -> Result<Option<Completion>, Error> {
+        self.queues.cq.poll_one()
     }
 
     /// The number of its queue pair.
@@ -217,9 +219,13 @@ impl Connection {
     }
 
     /// Becomes readable when [`next_event`](Self::next_event) has something to do.
+    ///
+    /// # Errors
+    /// [`Error::NoEventDescriptor`] for a connection of a peer with a dispatcher
+    /// ([`Peer::with_dispatcher`]).
     #[doc(alias = "rpma_conn_get_event_fd")]
-    pub fn event_fd(&self) -> BorrowedFd<'_> {
-        self.link.as_fd()
+    pub fn event_fd(&self) -> Result<BorrowedFd<'_>, Error> {
+        self.link.event_fd()
     }
 
     /// Takes over what the other side says about itself; needed before flushing to persistence.
@@ -247,9 +253,15 @@ impl Connection {
         self.disconnect()
     }
 
-    /// The connection as `cm` has it, with its queue pair.
-    pub fn as_cm(&self) -> &cm::Connection {
-        &self.link
+    /// What was agreed on: the parameters asked for, within the device's limits, on the accepting side also within what
+    /// the peer offered.
+    pub fn params(&self) -> &ConnParams {
+        self.link.params()
+    }
+
+    /// Its queue pair.
+    pub fn queue_pair(&self) -> &QueuePair {
+        self.link.qp()
     }
 
     /// The peer it was made with.

@@ -1,12 +1,15 @@
 //! A connection that is about to be made, by either side.
 
+use std::fmt;
 use std::net::SocketAddr;
 
-use cm::verbs::{self, Context, QpType, QueuePair, RecvRequest};
-use cm::{Deadline, Resolving};
+use cm::verbs::{Context, QueuePair, RecvRequest};
+use cm::{ConnParams, Deadline, EventSource, Resolving};
 
 use super::Connection;
 use super::config::ConnectionConfig;
+use super::link::Link;
+use super::queues::{self, Queues};
 use crate::cq::CompletionQueue;
 use crate::error::Error;
 use crate::memory::{Span, Usage};
@@ -24,16 +27,109 @@ use crate::private_data::PrivateData;
 pub struct ConnectionRequest {
     // Dropped before the id, as in a connection.
     qp: QueuePair,
-    cq: CompletionQueue,
-    side: Side,
+    queues: Queues,
+    attempt: Box<dyn Attempt>,
     peer: Peer,
     config: ConnectionConfig,
 }
 
-#[derive(Debug)]
-enum Side {
-    Active(cm::Resolved),
-    Passive(cm::Request),
+/// What either side's connection manager has before there is a connection.
+trait Attempt: fmt::Debug + Send {
+    fn context(&self) -> &Context;
+
+    fn init_qp(&self, qp: &QueuePair) -> Result<(), cm::Error>;
+
+    /// The private data of an incoming request, `None` of our own.
+    fn received(&self) -> Option<&[u8]>;
+
+    fn peer_addr(&self) -> SocketAddr;
+
+    fn local_addr(&self) -> Option<SocketAddr>;
+
+    fn connect(
+        self: Box<Self>,
+        qp: QueuePair,
+        params: &ConnParams,
+        private_data: &[u8],
+    ) -> Result<Link, cm::Error>;
+
+    fn reject(self: Box<Self>, private_data: &[u8]) -> Result<(), cm::Error>;
+}
+
+impl<S: EventSource> Attempt for cm::Resolved<S>
+where
+    Link: From<cm::Connection<S>>,
+{
+    fn context(&self) -> &Context {
+        self.context()
+    }
+
+    fn init_qp(&self, qp: &QueuePair) -> Result<(), cm::Error> {
+        self.init_qp(qp)
+    }
+
+    fn received(&self) -> Option<&[u8]> {
+        None
+    }
+
+    fn peer_addr(&self) -> SocketAddr {
+        self.peer_addr()
+    }
+
+    fn local_addr(&self) -> Option<SocketAddr> {
+        self.local_addr()
+    }
+
+    fn connect(
+        self: Box<Self>,
+        qp: QueuePair,
+        params: &ConnParams,
+        private_data: &[u8],
+    ) -> Result<Link, cm::Error> {
+        Ok((*self).connect(qp, params, private_data)?.into())
+    }
+
+    fn reject(self: Box<Self>, _private_data: &[u8]) -> Result<(), cm::Error> {
+        Ok(())
+    }
+}
+
+impl<S: EventSource> Attempt for cm::Request<S>
+where
+    Link: From<cm::Connection<S>>,
+{
+    fn context(&self) -> &Context {
+        self.context()
+    }
+
+    fn init_qp(&self, qp: &QueuePair) -> Result<(), cm::Error> {
+        self.init_qp(qp)
+    }
+
+    fn received(&self) -> Option<&[u8]> {
+        Some(self.private_data())
+    }
+
+    fn peer_addr(&self) -> SocketAddr {
+        self.peer_addr()
+    }
+
+    fn local_addr(&self) -> Option<SocketAddr> {
+        self.local_addr()
+    }
+
+    fn connect(
+        self: Box<Self>,
+        qp: QueuePair,
+        params: &ConnParams,
+        private_data: &[u8],
+    ) -> Result<Link, cm::Error> {
+        Ok(self.accept(qp, params, private_data)?.into())
+    }
+
+    fn reject(self: Box<Self>, private_data: &[u8]) -> Result<(), cm::Error> {
+        (*self).reject(private_data)
+    }
 }
 
 impl ConnectionRequest {
@@ -46,30 +142,54 @@ impl ConnectionRequest {
     #[doc(alias = "rpma_conn_req_new")]
     pub fn new(peer: &Peer, addr: SocketAddr, config: &ConnectionConfig) -> Result<Self, Error> {
         let deadline = Deadline::after(config.timeout());
-        let resolved = Resolving::start(addr, &config.connect, deadline)?.wait()?;
-        let (qp, cq) = queues(peer, resolved.context(), config)?;
-        resolved.init_qp(&qp)?;
-        Ok(Self {
-            qp,
-            cq,
-            side: Side::Active(resolved),
-            peer: peer.clone(),
-            config: config.clone(),
-        })
+        match peer.dispatcher() {
+            None => Self::outgoing(
+                peer,
+                Resolving::start(addr, &config.connect, deadline)?,
+                config,
+            ),
+            Some(dispatcher) => Self::outgoing(
+                peer,
+                dispatcher.resolve(addr, &config.connect, deadline)?,
+                config,
+            ),
+        }
+    }
+
+    fn outgoing<S: EventSource + 'static>(
+        peer: &Peer,
+        resolving: Resolving<S>,
+        config: &ConnectionConfig,
+    ) -> Result<Self, Error>
+    where
+        Link: From<cm::Connection<S>>,
+    {
+        Self::prepare(peer, Box::new(resolving.wait()?), config)
     }
 
     /// Makes the queues for a request that came in. On failure the request is rejected.
-    pub(crate) fn incoming(
+    pub(crate) fn incoming<S: EventSource + 'static>(
         peer: &Peer,
-        request: cm::Request,
+        request: cm::Request<S>,
+        config: &ConnectionConfig,
+    ) -> Result<Self, Error>
+    where
+        Link: From<cm::Connection<S>>,
+    {
+        Self::prepare(peer, Box::new(request), config)
+    }
+
+    fn prepare(
+        peer: &Peer,
+        attempt: Box<dyn Attempt>,
         config: &ConnectionConfig,
     ) -> Result<Self, Error> {
-        let (qp, cq) = queues(peer, request.context(), config)?;
-        request.init_qp(&qp)?;
+        let (qp, queues) = queues::make(peer, attempt.context(), config)?;
+        attempt.init_qp(&qp)?;
         Ok(Self {
             qp,
-            cq,
-            side: Side::Passive(request),
+            queues,
+            attempt,
             peer: peer.clone(),
             config: config.clone(),
         })
@@ -79,7 +199,8 @@ impl ConnectionRequest {
     ///
     /// # Errors
     /// [`Error::WrongPeer`], [`Error::UsageForbids`] without [`Usage::RECV`],
-    /// [`Error::QueueFull`].
+    /// [`Error::QueueFull`], and [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument)
+    /// for a connection with a shared receive queue, which takes receives from there.
     #[doc(alias = "rpma_conn_req_recv")]
     pub fn recv(&self, dst: Span<'_>, op_context: u64) -> Result<(), Error> {
         let domain = self.peer.domain_identity();
@@ -94,23 +215,33 @@ impl ConnectionRequest {
     /// zeros. Empty for a request of our own.
     #[doc(alias = "rpma_conn_req_get_private_data")]
     pub fn private_data(&self) -> &[u8] {
-        match &self.side {
-            Side::Active(_) => &[],
-            Side::Passive(request) => request.private_data(),
-        }
+        self.attempt.received().unwrap_or(&[])
     }
 
     /// The other side's address.
     pub fn peer_addr(&self) -> SocketAddr {
-        match &self.side {
-            Side::Active(resolved) => resolved.peer_addr(),
-            Side::Passive(request) => request.peer_addr(),
-        }
+        self.attempt.peer_addr()
     }
 
-    /// Where the completions of its receives, and later of everything, will come.
+    /// This side's address.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.attempt.local_addr()
+    }
+
+    /// Where the completions of its receives, and later of everything, will come, unless there is a
+    /// queue for [receives alone](Self::rcq).
     pub fn cq(&self) -> &CompletionQueue {
-        &self.cq
+        &self.queues.cq
+    }
+
+    /// Where the completions of its receives will come, if it has a queue for those alone.
+    pub fn rcq(&self) -> Option<&CompletionQueue> {
+        self.queues.rcq.as_ref()
+    }
+
+    /// The number of its queue pair, by which completions of shared queues tell connections apart.
+    pub fn qp_num(&self) -> u32 {
+        self.qp.number()
     }
 
     /// Connects, or accepts. Returns at once: [`Connection::wait_established`] or
@@ -122,20 +253,20 @@ impl ConnectionRequest {
     pub fn connect(self, private_data: PrivateData) -> Result<Connection, Error> {
         let Self {
             qp,
-            cq,
-            side,
+            queues,
+            attempt,
             peer,
             config,
         } = self;
-        let (params, data) = (&config.params, private_data.as_bytes());
-        let (link, received) = match side {
-            Side::Active(resolved) => (resolved.connect(qp, params, data)?, None),
-            Side::Passive(request) => {
-                let received = request.private_data().to_vec();
-                (request.accept(qp, params, data)?, Some(received))
-            }
-        };
-        Ok(Connection::new(link, cq, peer, config.sq_size(), received))
+        let received = attempt.received().map(<[u8]>::to_vec);
+        let link = attempt.connect(qp, &config.params, private_data.as_bytes())?;
+        Ok(Connection::new(
+            link,
+            queues,
+            peer,
+            config.sq_size(),
+            received,
+        ))
     }
 
     /// Refuses an incoming request, with bytes for the other side to read. A request of our own is
@@ -145,79 +276,9 @@ impl ConnectionRequest {
     /// The failed call; the request is gone either way.
     #[doc(alias = "rpma_conn_req_delete")]
     pub fn reject(self, private_data: PrivateData) -> Result<(), Error> {
-        match self.side {
-            Side::Active(_) => Ok(()),
-            Side::Passive(request) => Ok(request.reject(private_data.as_bytes())?),
-        }
-    }
-}
-
-/// The queue pair and completion queue of a connection over `context`.
-fn queues(
-    peer: &Peer,
-    context: &Context,
-    config: &ConnectionConfig,
-) -> Result<(QueuePair, CompletionQueue), Error> {
-    if context != peer.device().context() {
-        return Err(Error::Invalid(format!(
-            "the connection goes through device {}, the peer is of device {}",
-            context.name(),
-            peer.device().name()
-        )));
-    }
-    let needed = config.sq_size().saturating_add(config.rq_size());
-    if config.cq_size() < needed {
-        return Err(Error::Invalid(format!(
-            "a completion queue of {} entries can overrun: send and receive depth need {needed}",
-            config.cq_size()
-        )));
-    }
-    let max = context.attributes().max_cqe();
-    let room = ring(config.sq_size()).saturating_add(ring(config.rq_size()));
-    let mut entries = config.cq_size().max(room.min(max));
-    loop {
-        let cq = CompletionQueue::new(context, entries)?;
-        let built = QueuePair::builder(peer.domain(), QpType::RC, cq.as_verbs(), cq.as_verbs())
-            .max_send_wr(config.sq_size())
-            .max_recv_wr(config.rq_size())
-            .build();
-        match built {
-            Ok(qp) => return Ok((qp, cq)),
-            // The device made the queues even larger, and what it takes must fit here as well.
-            Err(error) if error.kind() == verbs::ErrorKind::Limit && error.errno().is_none() => {
-                if entries >= max {
-                    return Err(error.into());
-                }
-                entries = entries.saturating_mul(2).min(max);
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-/// The requests that a queue may take when `asked` are asked for: devices round their rings up, and
-/// not all of them say so.
-fn ring(asked: u32) -> u32 {
-    let slots = asked.saturating_add(1).checked_next_power_of_two();
-    slots.unwrap_or(u32::MAX).max(16)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_ring_is_counted_as_large_as_a_device_may_make_it() {
-        for (asked, slots) in [
-            (0, 16),
-            (14, 16),
-            (15, 16),
-            (16, 32),
-            (1000, 1024),
-            (1024, 2048),
-        ] {
-            assert_eq!(ring(asked), slots, "{asked}");
-        }
-        assert_eq!(ring(u32::MAX), u32::MAX);
+        let Self { qp, attempt, .. } = self;
+        // As when it is dropped: before the id.
+        drop(qp);
+        Ok(attempt.reject(private_data.as_bytes())?)
     }
 }

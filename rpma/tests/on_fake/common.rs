@@ -35,11 +35,20 @@ impl Pair {
     }
 
     pub(crate) fn with(config: &ConnectionConfig) -> Result<Self, Error> {
-        let (client_peer, server_peer) = (peer()?, peer()?);
+        Self::between(peer()?, peer()?, config, config)
+    }
+
+    /// A pair between given peers; each end has settings of its own.
+    pub(crate) fn between(
+        client_peer: Peer,
+        server_peer: Peer,
+        of_client: &ConnectionConfig,
+        of_server: &ConnectionConfig,
+    ) -> Result<Self, Error> {
         let endpoint = Endpoint::listen(&server_peer, addr(0))?;
-        let request = ConnectionRequest::new(&client_peer, endpoint.local_addr(), config)?;
+        let request = ConnectionRequest::new(&client_peer, endpoint.local_addr(), of_client)?;
         let client = request.connect(PrivateData::none())?;
-        let request = endpoint.next_connection_request(config, WAIT)?;
+        let request = endpoint.next_connection_request(of_server, WAIT)?;
         let server = request.connect(PrivateData::none())?;
         client.wait_established(WAIT)?;
         server.wait_established(WAIT)?;

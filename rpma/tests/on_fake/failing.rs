@@ -14,6 +14,8 @@ fn everything_once() -> Result<(), Error> {
     pair.client.send(from, Signal::Always, 2)?;
     pair.client.cq().next(WAIT)?;
     pair.server.cq().next(WAIT)?;
+    // Drained, so that the wait below is for an event.
+    while pair.client.cq().poll_one()?.is_some() {}
     pair.client.write(to, from, Signal::OnError, 3)?;
     pair.client
         .flush(to, FlushType::Visibility, Signal::Always, 4)?;

@@ -1,3 +1,4 @@
+mod combinations;
 mod common;
 mod connecting;
 mod failing;

@@ -1,7 +1,7 @@
 //! Connecting, with each call of the three layers failing in turn.
 
 use harness::{
-    Baseline, Need, Outcome, Role, Test, ensure, ensure_eq, full, phase, role_argument, test,
+    Baseline, Need, Outcome, Role, Test, ensure, ensure_eq, phase, role_argument, rounds, test,
 };
 
 use super::stage::Stage;
@@ -56,8 +56,7 @@ fn failing_call() -> Outcome {
     let stage = Stage::new()?;
     stage.works()?;
     let baseline = Baseline::take()?;
-    // Each of them once at least.
-    for round in 0..if full() { 100 } else { count } {
+    for round in 0..u32::try_from(rounds(8, 100))? {
         let nth = round % count + 1;
         fault.arm(name, nth, errno)?;
         let failed = stage.attempt().map_err(|failed| {

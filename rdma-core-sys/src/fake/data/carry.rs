@@ -69,11 +69,23 @@ impl World {
             return self.datagram(address, wqe, &data);
         }
         let outcome = self.execute_at_peer(address, wqe, &data);
+        if matches!(outcome, Done(SUCCESS)) {
+            self.count_packet(address);
+        }
         if qp_type == ibv_qp_type::IBV_QPT_UC {
             // Nobody answers: what the peer does not take is lost.
             return Done(SUCCESS);
         }
         outcome
+    }
+
+    /// The peer expects the next packet number now.
+    fn count_packet(&mut self, address: usize) {
+        let other = self.qps.at("a request", address).attr.dest_qp_num;
+        let peer = self.numbers.get(&other).copied();
+        if let Some(peer) = peer.and_then(|peer| self.qps.find(peer)) {
+            peer.attr.rq_psn = (peer.attr.rq_psn + 1) & 0xff_ffff;
+        }
     }
 
     /// The part of a request that the other end does.

@@ -79,7 +79,7 @@ fn read_all(connection: &Connection, descriptor: &[u8]) -> Outcome {
 /// What the connection manager was told stays within the device.
 fn depths_are_within_the_device(connection: &Connection) -> Outcome {
     let limits = connection.peer().device().context().attributes();
-    let params = connection.as_cm().params();
+    let params = connection.params();
     let (responder, initiator) = (params.responder_resources, params.initiator_depth);
     ensure!(
         responder > 0 && responder <= limits.max_qp_rd_atom(),
