@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 
 /// Why they could not be compiled, or nothing.
 pub(crate) const MISSING: &str = env!("RPMA_TEST_C_MISSING");
+/// The same for those written with librpma.
+pub(crate) const RPMA_MISSING: &str = env!("RPMA_TEST_C_RPMA_MISSING");
 
-/// The program made from `c/{name}.c`.
+/// The program made from `c/{name}.c`; those written with librpma are named `rpma/…`.
 pub fn c_program(name: &str) -> PathBuf {
     PathBuf::from(env!("RPMA_TEST_C_DIR")).join(name)
 }

@@ -22,6 +22,8 @@ pub enum Need {
     Native,
     /// The C programs of `tests/c`.
     C,
+    /// Those written with librpma, of `tests/c/rpma`.
+    Librpma,
     /// A program found through `PATH`.
     Tool(&'static str),
 }
@@ -44,6 +46,8 @@ impl Need {
                 .map(|module| format!("the kernel module {module}")),
             Self::Native => kernel_too_old().or_else(library_too_old),
             Self::C => (!c::MISSING.is_empty()).then(|| format!("the C programs: {}", c::MISSING)),
+            Self::Librpma => (!c::RPMA_MISSING.is_empty())
+                .then(|| format!("the C programs with librpma: {}", c::RPMA_MISSING)),
             Self::Tool(name) => {
                 (!in_path(name)).then(|| format!("the program {name}{}", package(name)))
             }

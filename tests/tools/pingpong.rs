@@ -249,34 +249,48 @@ fn garbage_from_a_server() -> Outcome {
     Ok(())
 }
 
+/// All at the same time: most of it is waiting.
 fn every_wait_ends() -> Outcome {
-    let one = ["--timeout", "1"];
-    // For a client.
+    let waits: [fn() -> Outcome; 4] = [
+        no_client_comes,
+        no_address_comes,
+        || no_message_comes(&[], "no completion in time"),
+        || no_message_comes(&["-e"], "messages sent"),
+    ];
+    thread::scope(|scope| {
+        let running = waits.map(|wait| scope.spawn(wait));
+        running
+            .into_iter()
+            .try_for_each(|wait| wait.join().map_err(|_| "a wait panicked")?)
+    })
+}
+
+fn no_client_comes() -> Outcome {
+    let server = ours(&["--timeout", "1", "-p", &free_port()?]);
+    gives_up(server, "no client came")
+}
+
+fn no_address_comes() -> Outcome {
     let port = free_port()?;
-    let server = ours(&[&one[..], &["-p", &port]].concat());
-    gives_up(server, "no client came")?;
-    // For the client's address.
     let server = Child::start(&mut ours(&["--timeout", "5", "-p", &port]))?;
     server.wait_line("listening", LIMIT)?;
     let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port.parse()?))?;
     refused(&server.finish(LIMIT)?, b"silence", "0 of the 52 bytes")?;
     drop(stream);
-    // For a message, by polling and with events, from a server that stands still.
-    for (more, expected) in [
-        (&[][..], "no completion in time"),
-        (&["-e"], "messages sent"),
-    ] {
-        let port = free_port()?;
-        let endless = ["-p", &port, "-n", "1000000000"];
-        let server = Child::start(&mut ours(&endless))?;
-        server.wait_line("listening", LIMIT)?;
-        let all = [&endless[..], &["--timeout", "5"], more, &["127.0.0.1"]].concat();
-        let client = Child::start(&mut ours(&all))?;
-        server.wait_line("remote address", LIMIT)?;
-        server.signal(libc::SIGSTOP)?;
-        refused(&client.finish(LIMIT)?, b"standing still", expected)?;
-    }
     Ok(())
+}
+
+/// From a server that stands still.
+fn no_message_comes(more: &[&str], expected: &str) -> Outcome {
+    let port = free_port()?;
+    let endless = ["-p", &port, "-n", "1000000000"];
+    let server = Child::start(&mut ours(&endless))?;
+    server.wait_line("listening", LIMIT)?;
+    let all = [&endless[..], &["--timeout", "5"], more, &["127.0.0.1"]].concat();
+    let client = Child::start(&mut ours(&all))?;
+    server.wait_line("remote address", LIMIT)?;
+    server.signal(libc::SIGSTOP)?;
+    refused(&client.finish(LIMIT)?, b"standing still", expected)
 }
 
 fn gives_up(mut command: Command, expected: &str) -> Outcome {
@@ -305,7 +319,7 @@ fn different_sizes() -> Outcome {
     let port = free_port()?;
     let server = Child::start(&mut ours(&["-p", &port, "-s", "128"]))?;
     server.wait_line("listening", LIMIT)?;
-    let client = ["-p", &port, "-s", "64", "--timeout", "10", "127.0.0.1"];
+    let client = ["-p", &port, "-s", "64", "--timeout", "4", "127.0.0.1"];
     let client = Child::start(&mut ours(&client))?;
     let ended = server.finish(LIMIT)?;
     refused(
@@ -322,7 +336,7 @@ fn a_killed_peer() -> Outcome {
     let endless = ["-p", &port, "-n", "1000000000"];
     let server = Child::start(&mut ours(&endless))?;
     server.wait_line("listening", LIMIT)?;
-    let client = [&endless[..], &["--timeout", "10", "127.0.0.1"]].concat();
+    let client = [&endless[..], &["--timeout", "4", "127.0.0.1"]].concat();
     let client = Child::start(&mut ours(&client))?;
     client.wait_line("remote address", LIMIT)?;
     server.wait_line("remote address", LIMIT)?;
