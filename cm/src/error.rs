@@ -23,7 +23,8 @@ pub enum Error {
         /// The positive errno.
         errno: i32,
     },
-    /// No RDMA device leads to the address, or the neighbour does not answer.
+    /// No RDMA device leads to the address. (A neighbour that does not answer is looked for until the deadline:
+    /// [`TimedOut`](Self::TimedOut).)
     #[error("cannot resolve {peer} on an RDMA device: {}", ErrnoText(*.errno))]
     AddressNotResolved {
         /// The address asked for.

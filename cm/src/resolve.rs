@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use verbs::{Context, Deadline};
 
@@ -19,8 +20,20 @@ pub(crate) struct Search<S> {
     pub(crate) id: Id,
     pub(crate) events: S,
     peer: SocketAddr,
+    source: Option<SocketAddr>,
+    /// How long the kernel may look for the address before it is asked again.
+    patience: Duration,
+    /// When it was asked, and how long it may look.
+    asked: (Instant, Duration),
     deadline: Deadline,
 }
+
+/// How long the kernel may look for an address at first, and at most: twice as long each time.
+///
+/// It looks at the neighbour once more when it hears from it, or when its time is up. When the answer is there before the
+/// kernel has noted who waits for it, as over a virtual wire on one processor, only the time is left.
+const FIRST_PATIENCE: Duration = Duration::from_millis(100);
+const LAST_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A device and a route.
 #[derive(Debug)]
@@ -45,17 +58,45 @@ impl<S: EventSource> Search<S> {
     ) -> Result<Self, Error> {
         let id = Id::new(space, home, lane)?;
         id.set_options(&options.id)?;
-        id.resolve_addr(options.source, peer, deadline)?;
-        Ok(Self {
+        let mut this = Self {
             id,
             events,
             peer,
+            source: options.source,
+            patience: FIRST_PATIENCE,
+            asked: (Instant::now(), Duration::ZERO),
             deadline,
-        })
+        };
+        this.ask()?;
+        Ok(this)
+    }
+
+    /// Lets the kernel look for the address for a while.
+    fn ask(&mut self) -> Result<(), Error> {
+        let until = self.deadline.min(Deadline::after(self.patience));
+        self.asked = (Instant::now(), until.remaining());
+        self.patience = (2 * self.patience).min(LAST_PATIENCE);
+        self.id.resolve_addr(self.source, self.peer, until)
+    }
+
+    /// What to do when the kernel has not found the address in time: ask again while there is some left.
+    fn not_in_time(&mut self) -> Result<(), Error> {
+        let (when, patience) = self.asked;
+        if when.elapsed() < patience / 2 {
+            // It did not look for as long as it might have, so it would say the same again.
+            return Err(Error::AddressNotResolved {
+                peer: self.peer,
+                errno: libc::ETIMEDOUT,
+            });
+        }
+        if self.deadline.has_passed() {
+            return Err(self.timed_out());
+        }
+        self.ask()
     }
 
     /// Goes on as far as possible without waiting.
-    pub(crate) fn try_advance(self) -> Result<Progress<Self, Found<S>>, Error> {
+    pub(crate) fn try_advance(mut self) -> Result<Progress<Self, Found<S>>, Error> {
         while let Some(arrived) = self.events.try_next()? {
             if self.step(&arrived.event)? {
                 return Ok(Progress::Done(self.found()?));
@@ -68,7 +109,7 @@ impl<S: EventSource> Search<S> {
     }
 
     /// Waits until address and route are known, or the deadline has passed.
-    pub(crate) fn wait(self) -> Result<Found<S>, Error> {
+    pub(crate) fn wait(mut self) -> Result<Found<S>, Error> {
         while let Some(arrived) = self.events.next(self.deadline)? {
             if self.step(&arrived.event)? {
                 return self.found();
@@ -78,7 +119,7 @@ impl<S: EventSource> Search<S> {
     }
 
     /// Takes one event; `true` when everything is resolved.
-    fn step(&self, event: &Event) -> Result<bool, Error> {
+    fn step(&mut self, event: &Event) -> Result<bool, Error> {
         let (peer, errno) = (self.peer, event.errno());
         match event.kind() {
             EventKind::ADDR_RESOLVED => {
@@ -97,6 +138,10 @@ impl<S: EventSource> Search<S> {
                 Ok(false)
             }
             EventKind::ROUTE_RESOLVED => Ok(true),
+            EventKind::ADDR_ERROR if errno == libc::ETIMEDOUT => {
+                self.not_in_time()?;
+                Ok(false)
+            }
             EventKind::ADDR_ERROR => Err(Error::AddressNotResolved { peer, errno }),
             EventKind::ROUTE_ERROR => Err(Error::RouteNotResolved { peer, errno }),
             EventKind::DEVICE_REMOVAL => Err(Error::DeviceRemoved { peer }),

@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Failed;
 
+use crate::Outcome;
+use crate::pair::WAIT;
+
 /// The processes running now, for the watchdog.
 static RUNNING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
@@ -270,6 +273,22 @@ impl Drop for Child {
             .unwrap_or_else(PoisonError::into_inner)
             .retain(|&other| other != pid);
     }
+}
+
+/// Runs a command to its end, which must come within 10 s and be a success.
+///
+/// # Errors
+/// The command and all that it wrote.
+pub fn command(program: &str, arguments: &[&str]) -> Outcome {
+    let finished = Child::start(Command::new(program).args(arguments))?.finish(WAIT)?;
+    finished.success().map(drop).map_err(|failed| {
+        format!(
+            "{program} {}: {}",
+            arguments.join(" "),
+            failed.message().unwrap_or_default()
+        )
+        .into()
+    })
 }
 
 fn collect(

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use libtest_mimic::Failed;
 
-const CLASS: &str = "/sys/class/infiniband";
+pub(crate) const CLASS: &str = "/sys/class/infiniband";
 
 /// A device and one of its addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,6 +88,15 @@ fn all() -> Vec<TestDevice> {
         }
     }
     found
+}
+
+/// Whether the device `name` has the address among its first: the table has a thousand entries, and reading all takes a second.
+pub(crate) fn has_address(name: &str, ip: IpAddr) -> bool {
+    let gids = Path::new(CLASS).join(name).join("ports/1/gids");
+    (0..8).any(|index| {
+        let gid = read(&gids.join(index.to_string())).parse::<Ipv6Addr>();
+        gid.is_ok_and(|gid| gid.to_canonical() == ip)
+    })
 }
 
 /// A hardware counter of the device in use, such as `send_rnr_err`.

@@ -13,6 +13,7 @@ mod c;
 mod child;
 mod device;
 mod kernel_log;
+mod link;
 mod need;
 mod pair;
 pub mod pattern;
@@ -23,8 +24,9 @@ pub use libtest_mimic::Failed;
 
 pub use crate::baseline::Baseline;
 pub use crate::c::{c_library, c_program};
-pub use crate::child::{Child, Finished};
+pub use crate::child::{Child, Finished, command};
 pub use crate::device::{TestDevice, device, hardware_counter};
+pub use crate::link::{End, LINK, Link};
 pub use crate::need::Need;
 pub use crate::pair::{Pair, SECOND, Targets, WAIT, completed, listen};
 pub use crate::suite::{Role, Test, full, role_argument, rounds, run, test};

@@ -18,6 +18,8 @@ pub enum Need {
     Root,
     /// The kernel modules for software devices, so that a test can make its own.
     SoftRoce,
+    /// The kernel modules for a wire between two software devices, and for faults on it.
+    Wire,
     /// Kernel 6.2 and rdma-core 45 or later, from which on there are flush and atomic write as operations of the device.
     Native,
     /// The C programs of `tests/c`.
@@ -40,10 +42,8 @@ impl Need {
             Self::Root => {
                 (!rustix::process::geteuid().is_root()).then(|| "the rights of root".to_owned())
             }
-            Self::SoftRoce => ["rdma_rxe", "dummy"]
-                .into_iter()
-                .find(|module| !Path::new("/sys/module").join(module).is_dir())
-                .map(|module| format!("the kernel module {module}")),
+            Self::SoftRoce => module_missing(&["rdma_rxe", "dummy"]),
+            Self::Wire => module_missing(&["veth", "sch_netem"]),
             Self::Native => kernel_too_old().or_else(library_too_old),
             Self::C => (!c::MISSING.is_empty()).then(|| format!("the C programs: {}", c::MISSING)),
             Self::Librpma => (!c::RPMA_MISSING.is_empty())
@@ -53,6 +53,13 @@ impl Need {
             }
         }
     }
+}
+
+fn module_missing(modules: &[&str]) -> Option<String> {
+    let missing = modules
+        .iter()
+        .find(|module| !Path::new("/sys/module").join(module).is_dir());
+    missing.map(|module| format!("the kernel module {module} (modprobe {module})"))
 }
 
 fn kernel_too_old() -> Option<String> {
@@ -101,7 +108,7 @@ fn in_path(name: &str) -> bool {
 /// The distribution's package, where the program's name does not tell.
 fn package(name: &str) -> &'static str {
     match name {
-        "rdma" | "ip" => " (package iproute2)",
+        "rdma" | "ip" | "tc" => " (package iproute2)",
         "rping" | "ucmatose" | "udaddy" | "mckey" | "cmtime" => " (package rdmacm-utils)",
         "stdbuf" => " (package coreutils)",
         "ibv_devinfo" | "ibv_rc_pingpong" => " (package ibverbs-utils)",
@@ -124,6 +131,20 @@ mod tests {
         assert_eq!(rdma_core_in(&maps("libibverbs.so.1")), None);
         assert_eq!(rdma_core_in(&maps("librdmacm.so.1.3.56.1")), None);
         assert_eq!(rdma_core_in(""), None);
+    }
+
+    #[test]
+    fn what_is_missing_is_named_with_where_to_get_it() {
+        assert_eq!(
+            module_missing(&["no_such_module"]).as_deref(),
+            Some("the kernel module no_such_module (modprobe no_such_module)")
+        );
+        assert_eq!(module_missing(&[]), None);
+        let missing = Need::Tool("no-such-program").missing();
+        assert_eq!(missing.as_deref(), Some("the program no-such-program"));
+        for tool in ["ip", "tc", "rdma"] {
+            assert_eq!(package(tool), " (package iproute2)");
+        }
     }
 
     #[test]

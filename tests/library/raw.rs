@@ -204,13 +204,25 @@ pub(crate) fn begin(
 
 impl RawPair {
     pub(crate) fn new() -> Result<Self, Failed> {
-        let listener = listener()?;
+        let options = ConnectOptions::default();
+        Self::at(&listener()?, &options, &ConnParams::default())
+    }
+
+    /// A pair whose server is reached through `listener`.
+    pub(crate) fn at(
+        listener: &Listener,
+        options: &ConnectOptions,
+        params: &ConnParams,
+    ) -> Result<Self, Failed> {
         let deadline = Deadline::after(WAIT);
-        let (client, client_queues) = begin(listener.local_addr(), &[])?;
+        let resolved = Resolving::start(listener.local_addr(), options, deadline)?.wait()?;
+        let (client_queues, qp) = Queues::new(resolved.context())?;
+        resolved.init_qp(&qp)?;
+        let client = resolved.connect(qp, params, &[])?;
         let request = listener.next_request(deadline)?;
         let (server_queues, qp) = Queues::new(request.context())?;
         request.init_qp(&qp)?;
-        let server = request.accept(qp, &ConnParams::default(), &[])?;
+        let server = request.accept(qp, params, &[])?;
         client.wait_established(deadline)?;
         server.wait_established(deadline)?;
         Ok(Self {

@@ -1,6 +1,8 @@
 //! Addresses: bound, resolved, taken.
 
 use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
 
 use cm::verbs::sys::fake::control;
 use cm::{ConnectOptions, Error, ListenOptions, Listener, Resolving};
@@ -112,6 +114,21 @@ fn an_address_that_nothing_leads_to_is_not_resolved() {
             Error::AddressNotResolved { peer, errno }
         );
     }
+    fake.finish();
+}
+
+#[test]
+fn an_address_that_was_looked_for_in_vain_is_looked_for_again_until_the_deadline() {
+    let fake = control::session();
+    let peer = at("192.0.2.77:5");
+    let options = ConnectOptions::default();
+    let resolving = Resolving::start(peer, &options, soon()).expect("started");
+    // As a kernel that gives up when the time is over that it was given; the second time it is too quick for that.
+    thread::sleep(Duration::from_millis(60));
+    let errno = libc::ETIMEDOUT;
+    let error = resolving.wait().expect_err("nobody is there");
+    assert_eq!(error, Error::AddressNotResolved { peer, errno });
+    assert_eq!(fake.count("rdma_resolve_addr"), 2);
     fake.finish();
 }
 

@@ -5,6 +5,7 @@ mod datagrams;
 mod dispatcher;
 mod drops;
 mod early_ends;
+mod faults;
 mod handshake;
 mod limits;
 mod ports;
@@ -17,7 +18,7 @@ use std::time::Instant;
 use harness::{Outcome, Role, SECOND, Test, ensure, phase};
 
 pub(crate) fn roles() -> Vec<Role> {
-    [limits::ROLES, removal::ROLES].concat()
+    [limits::ROLES, removal::ROLES, &faults::roles()].concat()
 }
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -33,6 +34,7 @@ pub(crate) fn tests() -> Vec<Test> {
         early_ends::tests(),
         removal::tests(),
         c_programs::tests(),
+        faults::tests(),
     ]
     .into_iter()
     .flatten()

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use harness::{
-    Child, Failed, Need, Outcome, Role, SECOND, Test, WAIT, ensure, ensure_eq, phase, test,
+    Child, Failed, Need, Outcome, Role, SECOND, Test, WAIT, command, ensure, ensure_eq, phase, test,
 };
 use rpma::cm::verbs::{
     AccessFlags, AsyncEventKind, AsyncEventSource, AsyncEvents, CompletionChannel, CompletionQueue,
@@ -12,7 +12,7 @@ use rpma::cm::verbs::{
     RecvRequest, SharedReceiveQueue,
 };
 
-use super::ports::{OwnDevice, command};
+use super::ports::OwnDevice;
 use crate::raw::Buffer;
 
 pub(crate) fn tests() -> Vec<Test> {

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::process::Command;
 
 use harness::{
-    Child, Need, Outcome, Role, Test, WAIT, c_library, c_program, device, ensure, ensure_eq, test,
+    Child, Need, Outcome, Role, Test, WAIT, c_library, c_program, command, device, ensure,
+    ensure_eq, test,
 };
 use rpma::cm::verbs::{
     Context, DeviceList, ErrorKind, LinkLayer, NodeType, PhysicalState, PortCapFlags, PortState,
@@ -265,18 +266,6 @@ impl Drop for OwnDevice {
         let _ = command("rdma", &["link", "delete", &self.device]);
         let _ = command("ip", &["link", "delete", &self.interface]);
     }
-}
-
-pub(super) fn command(program: &str, arguments: &[&str]) -> Outcome {
-    let finished = Child::start(Command::new(program).args(arguments))?.finish(WAIT)?;
-    finished.success().map(drop).map_err(|failed| {
-        format!(
-            "{program} {}: {}",
-            arguments.join(" "),
-            failed.message().unwrap_or_default()
-        )
-        .into()
-    })
 }
 
 fn a_port_that_is_down_is_named() -> Outcome {
