@@ -71,6 +71,34 @@ pub enum Error {
         /// What it was registered with.
         given: Usage,
     },
+    /// An operation on 8 bytes that are changed as one got other bytes.
+    #[error("{operation} works on 8 bytes at a multiple of 8, not on {len} at {addr:#x}")]
+    NotOneWord {
+        /// The operation.
+        operation: &'static str,
+        /// The address at the peer.
+        addr: u64,
+        /// Bytes of the range there.
+        len: u64,
+    },
+    /// An operation has more spans than the connection was made for.
+    #[error("{given} spans in one operation, the connection was made for {max}")]
+    TooManySpans {
+        /// Spans given.
+        given: usize,
+        /// Spans allowed.
+        max: usize,
+    },
+    /// A batch was cut off.
+    #[error("the first {queued} of {of} operations are in the queue, or may be: {error}")]
+    PartlyPosted {
+        /// How many of the first ones were posted, or, if the error is no full queue, may have been.
+        queued: usize,
+        /// How many there are.
+        of: usize,
+        /// Why not all of them.
+        error: PostError,
+    },
     /// The peer, or the region, does not offer the operation.
     #[error("{what} is not supported: {why}")]
     Unsupported {
@@ -151,15 +179,7 @@ impl Error {
         match self {
             Self::Cm(error) => cm_kind(error),
             Self::Verbs(error) => verbs_kind(error),
-            Self::Post(error) => match error.kind {
-                PostErrorKind::QueueFull => ErrorKind::QueueFull,
-                PostErrorKind::Forked => ErrorKind::Forked,
-                PostErrorKind::Unsupported(_) => ErrorKind::Unsupported,
-                PostErrorKind::Provider(_) => ErrorKind::Provider,
-                // Only states before the connection stands are refused.
-                PostErrorKind::State(_) => ErrorKind::NotConnected,
-                _ => ErrorKind::InvalidArgument,
-            },
+            Self::Post(error) | Self::PartlyPosted { error, .. } => post_kind(error.kind),
             Self::QueueFull { .. } => ErrorKind::QueueFull,
             Self::MessageTooLong { .. } => ErrorKind::MessageTooLong,
             Self::Unsupported { .. } => ErrorKind::Unsupported,
@@ -168,6 +188,8 @@ impl Error {
             | Self::LengthMismatch { .. }
             | Self::WrongPeer
             | Self::UsageForbids { .. }
+            | Self::NotOneWord { .. }
+            | Self::TooManySpans { .. }
             | Self::SharedChannel
             | Self::NotSharedChannel
             | Self::NoEventDescriptor
@@ -183,6 +205,19 @@ impl Error {
             Self::Post(error) if matches!(error.kind, PostErrorKind::State(_)) => {
                 Some("wait until the connection is established, then post".to_owned())
             }
+            Self::Post(error) if matches!(error.kind, PostErrorKind::InlineTooLong { .. }) => Some(
+                "raise it with ConnectionConfig::set_max_inline, or take the bytes from a region"
+                    .to_owned(),
+            ),
+            Self::Post(error) if error.kind == PostErrorKind::SharedReceives => {
+                Some("post receives to the connection's SharedReceiveQueue".to_owned())
+            }
+            Self::TooManySpans { .. } => {
+                Some("raise it with ConnectionConfig::set_max_spans".to_owned())
+            }
+            Self::QueueFull { .. } => Some(
+                "poll completions of operations with Signal::Always, then post again".to_owned(),
+            ),
             Self::MessageTooLong { max, .. } => {
                 Some(format!("split it into operations of at most {max} bytes"))
             }
@@ -221,6 +256,18 @@ impl Error {
             ErrorKind::QueueFull => AGAIN,
             _ => PROVIDER,
         }
+    }
+}
+
+fn post_kind(kind: PostErrorKind) -> ErrorKind {
+    match kind {
+        PostErrorKind::QueueFull => ErrorKind::QueueFull,
+        PostErrorKind::Forked => ErrorKind::Forked,
+        PostErrorKind::Unsupported(_) => ErrorKind::Unsupported,
+        PostErrorKind::Provider(_) => ErrorKind::Provider,
+        // Only states before the connection stands are refused.
+        PostErrorKind::State(_) => ErrorKind::NotConnected,
+        _ => ErrorKind::InvalidArgument,
     }
 }
 

@@ -78,7 +78,8 @@ pub use cm::{ListenOptions, RejectReason};
 
 pub use crate::channel::CompletionChannel;
 pub use crate::connection::{
-    Connection, ConnectionConfig, ConnectionEvent, ConnectionRequest, FlushType, ReadyQueue, Signal,
+    AtomicWriteMethod, Batch, Connection, ConnectionConfig, ConnectionEvent, ConnectionRequest,
+    Destination, FlushMethod, FlushType, ReadyQueue, Signal, Source,
 };
 pub use crate::cq::{Completion, CompletionQueue, CompletionQueueBuilder};
 pub use crate::device::Device;

@@ -106,10 +106,10 @@ pub use crate::port::{Gid, LinkLayer, PhysicalState, PortAttributes, PortCapFlag
 pub use crate::process::{ForkSupport, Origin, fork_support};
 pub use crate::qp::{
     AlternatePath, AnyData, Batch, Capabilities, Ece, ExtendedQueuePair, FlushLevel,
-    FlushPlacement, InitAttributes, InlineRequest, NoData, PathMigration, PathMtu, PostError,
-    PostErrorKind, QpAttributes, QpState, QpType, QueuePair, QueuePairBuilder, RecvRequest,
-    RegisteredData, Request, RtrAttributes, RtsAttributes, RtsChange, SendOps, SendRequest,
-    SqdChange, WrOpcode,
+    FlushPlacement, InitAttributes, InlineRequest, NativeQueuePair, NoData, PathMigration, PathMtu,
+    PostError, PostErrorKind, QpAttributes, QpState, QpType, QueuePair, QueuePairBuilder,
+    RecvRequest, RegisteredData, Request, RtrAttributes, RtsAttributes, RtsChange, SendOps,
+    SendRequest, SqdChange, WrOpcode,
 };
 pub use crate::srq::{SharedReceiveQueue, SrqAttributes, SrqId};
 pub use crate::xrc::{XrcDomain, XrcSharing, XrcTarget};

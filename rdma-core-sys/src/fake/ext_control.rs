@@ -4,7 +4,7 @@ use std::prelude::rust_2024::*;
 
 use super::control::Session;
 use super::world::lock;
-use crate::bindings::ibv_device_cap_flags;
+use crate::bindings::{ibv_access_flags, ibv_device_cap_flags};
 
 /// A flush that was taken into a send queue, as the provider got it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +53,16 @@ impl State {
             ticks: 0,
             flushes: Vec::new(),
         }
+    }
+
+    /// The access that the kernel's connection manager lets the peers of a device with flushes have
+    /// (kernel 6.2).
+    pub(super) const fn flush_access(&self) -> u32 {
+        if self.capabilities & (0b11 << 38) == 0 {
+            return 0;
+        }
+        ibv_access_flags::IBV_ACCESS_FLUSH_GLOBAL.0
+            | ibv_access_flags::IBV_ACCESS_FLUSH_PERSISTENT.0
     }
 }
 

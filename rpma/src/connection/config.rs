@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use cm::{ConnParams, ConnectOptions};
 
+use super::post::MOST_SPANS;
 use crate::cq::CompletionQueue;
 use crate::error::Error;
 use crate::srq::SharedReceiveQueue;
@@ -26,6 +27,9 @@ pub struct ConnectionConfig {
     srq: Option<SharedReceiveQueue>,
     cq: Option<CompletionQueue>,
     rcq: Option<CompletionQueue>,
+    max_inline: u32,
+    max_spans: u32,
+    native_operations: bool,
     vector: u32,
     allow_overrun: bool,
     pub(crate) params: ConnParams,
@@ -44,6 +48,9 @@ impl Default for ConnectionConfig {
             srq: None,
             cq: None,
             rcq: None,
+            max_inline: Self::MAX_INLINE,
+            max_spans: Self::MAX_SPANS,
+            native_operations: false,
             vector: 0,
             allow_overrun: false,
             params: ConnParams::default(),
@@ -60,6 +67,10 @@ impl ConnectionConfig {
     pub const SQ_SIZE: u32 = 10;
     /// Receives posted at once, by default.
     pub const RQ_SIZE: u32 = 10;
+    /// Bytes that may be inline, by default: those of an atomic write.
+    pub const MAX_INLINE: u32 = 8;
+    /// Spans that one operation may have, by default.
+    pub const MAX_SPANS: u32 = 1;
     /// How often an unacknowledged operation is sent again, by default.
     pub const RETRY_COUNT: u8 = 6;
     /// How often an operation is sent again to a peer without a receive, by default: for ever.
@@ -240,6 +251,61 @@ impl ConnectionConfig {
     /// Whether completion queues may be smaller than what may complete there.
     pub fn allow_overrun(&self) -> bool {
         self.allow_overrun
+    }
+
+    /// Bytes that a send or a write may take from memory that is not registered, at least;
+    /// [8](Self::MAX_INLINE) by default, and never less. Each operation in flight costs as much
+    /// memory of the device's driver. Devices have limits that they do not tell, often below 1000: a
+    /// size above is refused when the connection is made.
+    pub fn set_max_inline(&mut self, bytes: u32) -> &mut Self {
+        self.max_inline = bytes;
+        self
+    }
+
+    /// Bytes that a send or a write may take from memory that is not registered.
+    pub fn max_inline(&self) -> u32 {
+        self.max_inline
+    }
+
+    /// Spans that one operation or receive may have, at least; [1](Self::MAX_SPANS) by default, at most 32. Each
+    /// operation in flight costs memory of the device's driver for as many.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for 0, and above 32.
+    pub fn set_max_spans(&mut self, spans: u32) -> Result<&mut Self, Error> {
+        if spans == 0 || spans as usize > MOST_SPANS {
+            return Err(Error::Invalid(format!(
+                "{spans} spans in one operation; give 1 to {MOST_SPANS}"
+            )));
+        }
+        self.max_spans = spans;
+        Ok(self)
+    }
+
+    /// Spans that one operation or receive may have.
+    pub fn max_spans(&self) -> u32 {
+        self.max_spans
+    }
+
+    /// Whether flushes and atomic writes are the operations that newer devices have for them, where
+    /// this side's device has them; otherwise, and on all other devices, they are a read and a
+    /// write. False by default.
+    ///
+    /// Both sides must agree on it, since nothing in a descriptor tells: the peer's device must
+    /// know these operations, and its regions must be registered for them. Regions of this crate
+    /// are, on such a device (for persistence: in memory that is persistent); those of librpma 1.2
+    /// are not, and those of librpma 1.3 on such a device are for nothing else. An operation that
+    /// the peer does not know, or does not allow, ends the connection.
+    #[doc(alias = "IBV_QP_EX_WITH_FLUSH")]
+    #[doc(alias = "IBV_QP_EX_WITH_ATOMIC_WRITE")]
+    pub fn set_native_operations(&mut self, native: bool) -> &mut Self {
+        self.native_operations = native;
+        self
+    }
+
+    /// Whether the device's own flush and atomic write are used where they are there.
+    pub fn native_operations(&self) -> bool {
+        self.native_operations
     }
 
     /// How often an unacknowledged operation is sent again, 0 to 7; [6](Self::RETRY_COUNT) by

@@ -19,12 +19,15 @@ use cm::{ConnParams, Deadline};
 
 pub use self::config::ConnectionConfig;
 pub use self::event::ConnectionEvent;
-pub use self::post::{FlushType, Signal};
+pub use self::post::{
+    AtomicWriteMethod, Batch, Destination, FlushMethod, FlushType, Signal, Source,
+};
 pub use self::request::ConnectionRequest;
 
 pub(crate) use self::queues::ring;
 
 use self::link::Link;
+use self::post::Posting;
 use self::queues::Queues;
 use crate::cq::{Completion, CompletionQueue};
 use crate::error::Error;
@@ -47,6 +50,7 @@ use crate::srq::SharedReceiveQueue;
 #[derive(Debug)]
 pub struct Connection {
     // Dropped in this order: the queue pair goes with the link, before what its operations use.
+    posting: Posting,
     link: Link,
     queues: Queues,
     peer: Peer,
@@ -57,13 +61,8 @@ pub struct Connection {
     awaits_data: Cell<bool>,
     /// How long the last message of the handshake may still come once data has.
     patience: Cell<Option<Deadline>>,
-    /// Operations since the last one that gives a completion in every case.
-    unsignaled: Cell<u32>,
-    sq_size: u32,
     /// The peer's writes reach its persistence domain by themselves.
     direct_write: Cell<bool>,
-    max_message: u32,
-    domain: usize,
 }
 
 /// Which of a connection's queues has something.
@@ -92,18 +91,15 @@ impl Connection {
         link: Link,
         queues: Queues,
         peer: Peer,
-        sq_size: u32,
+        posting: Posting,
         received: Option<Vec<u8>>,
     ) -> Self {
         Self {
             awaits_data: Cell::new(received.is_some()),
             patience: Cell::new(None),
             private_data: received.map_or_else(OnceCell::new, OnceCell::from),
-            unsignaled: Cell::new(0),
-            sq_size,
+            posting,
             direct_write: Cell::new(false),
-            max_message: peer.max_message_size(),
-            domain: peer.domain_identity(),
             link,
             queues,
             peer,

@@ -1,9 +1,9 @@
 //! Which completion queues a connection uses.
 
-use cm::verbs::{self, Context, QueuePair};
+use cm::verbs::{self, Context};
 
 use super::config::ConnectionConfig;
-use super::queue_pair;
+use super::queue_pair::{self, Made};
 use crate::channel::CompletionChannel;
 use crate::cq::{CompletionQueue, CompletionQueueBuilder};
 use crate::error::Error;
@@ -41,7 +41,7 @@ pub(super) fn make(
     peer: &Peer,
     context: &Context,
     config: &ConnectionConfig,
-) -> Result<(QueuePair, Queues), Error> {
+) -> Result<(Made, Queues), Error> {
     if context != peer.device().context() {
         return Err(Error::Invalid(format!(
             "the connection goes through device {}, the peer is of device {}",

@@ -2,17 +2,19 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use cm::verbs::{Context, QueuePair, RecvRequest};
+use cm::verbs::{Context, QueuePair};
 use cm::{ConnParams, Deadline, EventSource, Resolving};
 
 use super::Connection;
 use super::config::ConnectionConfig;
 use super::link::Link;
+use super::post::{Destination, Limits, Posting, post_recv};
+use super::queue_pair::Made;
 use super::queues::{self, Queues};
 use crate::cq::CompletionQueue;
 use crate::error::Error;
-use crate::memory::{Span, Usage};
 use crate::peer::Peer;
 use crate::private_data::PrivateData;
 
@@ -26,7 +28,8 @@ use crate::private_data::PrivateData;
 #[must_use = "dropping it gives the connection up"]
 pub struct ConnectionRequest {
     // Dropped before the id, as in a connection.
-    qp: QueuePair,
+    made: Made,
+    limits: Limits,
     queues: Queues,
     attempt: Box<dyn Attempt>,
     peer: Peer,
@@ -48,7 +51,7 @@ trait Attempt: fmt::Debug + Send {
 
     fn connect(
         self: Box<Self>,
-        qp: QueuePair,
+        qp: Arc<QueuePair>,
         params: &ConnParams,
         private_data: &[u8],
     ) -> Result<Link, cm::Error>;
@@ -82,7 +85,7 @@ where
 
     fn connect(
         self: Box<Self>,
-        qp: QueuePair,
+        qp: Arc<QueuePair>,
         params: &ConnParams,
         private_data: &[u8],
     ) -> Result<Link, cm::Error> {
@@ -120,7 +123,7 @@ where
 
     fn connect(
         self: Box<Self>,
-        qp: QueuePair,
+        qp: Arc<QueuePair>,
         params: &ConnParams,
         private_data: &[u8],
     ) -> Result<Link, cm::Error> {
@@ -184,10 +187,11 @@ impl ConnectionRequest {
         attempt: Box<dyn Attempt>,
         config: &ConnectionConfig,
     ) -> Result<Self, Error> {
-        let (qp, queues) = queues::make(peer, attempt.context(), config)?;
-        attempt.init_qp(&qp)?;
+        let (made, queues) = queues::make(peer, attempt.context(), config)?;
+        attempt.init_qp(&made.qp)?;
         Ok(Self {
-            qp,
+            limits: Limits::of(peer, &made.qp)?,
+            made,
             queues,
             attempt,
             peer: peer.clone(),
@@ -202,13 +206,8 @@ impl ConnectionRequest {
     /// [`Error::QueueFull`], and [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument)
     /// for a connection with a shared receive queue, which takes receives from there.
     #[doc(alias = "rpma_conn_req_recv")]
-    pub fn recv(&self, dst: Span<'_>, op_context: u64) -> Result<(), Error> {
-        let domain = self.peer.domain_identity();
-        // A buffer may be longer than any message.
-        let sge = [dst.sge("recv", Usage::RECV, domain, u32::MAX)?];
-        // SAFETY: the span lies in a live region of this domain, whose memory is never borrowed,
-        // and which is deregistered before it is unmapped.
-        unsafe { self.qp.post_recv(&mut RecvRequest::new(op_context, &sge)) }.map_err(Error::from)
+    pub fn recv<'a>(&self, dst: impl Destination<'a>, op_context: u64) -> Result<(), Error> {
+        post_recv(&self.made.qp, &self.limits, dst, op_context)
     }
 
     /// What came with an incoming request: on InfiniBand and RoCE always 56 bytes, padded with
@@ -241,7 +240,7 @@ impl ConnectionRequest {
 
     /// The number of its queue pair, by which completions of shared queues tell connections apart.
     pub fn qp_num(&self) -> u32 {
-        self.qp.number()
+        self.made.qp.number()
     }
 
     /// Connects, or accepts. Returns at once: [`Connection::wait_established`] or
@@ -252,7 +251,8 @@ impl ConnectionRequest {
     #[doc(alias = "rpma_conn_req_connect")]
     pub fn connect(self, private_data: PrivateData) -> Result<Connection, Error> {
         let Self {
-            qp,
+            made: Made { qp, native },
+            limits,
             queues,
             attempt,
             peer,
@@ -260,13 +260,8 @@ impl ConnectionRequest {
         } = self;
         let received = attempt.received().map(<[u8]>::to_vec);
         let link = attempt.connect(qp, &config.params, private_data.as_bytes())?;
-        Ok(Connection::new(
-            link,
-            queues,
-            peer,
-            config.sq_size(),
-            received,
-        ))
+        let posting = Posting::new(limits, config.sq_size(), native);
+        Ok(Connection::new(link, queues, peer, posting, received))
     }
 
     /// Refuses an incoming request, with bytes for the other side to read. A request of our own is
@@ -276,9 +271,9 @@ impl ConnectionRequest {
     /// The failed call; the request is gone either way.
     #[doc(alias = "rpma_conn_req_delete")]
     pub fn reject(self, private_data: PrivateData) -> Result<(), Error> {
-        let Self { qp, attempt, .. } = self;
+        let Self { made, attempt, .. } = self;
         // As when it is dropped: before the id.
-        drop(qp);
+        drop(made);
         Ok(attempt.reject(private_data.as_bytes())?)
     }
 }

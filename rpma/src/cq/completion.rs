@@ -1,6 +1,6 @@
 //! One completion.
 
-use cm::verbs::{WcError, WcSuccess, WorkCompletion};
+use cm::verbs::{WcError, WcOpcode, WcSuccess, WorkCompletion};
 
 /// What became of one operation.
 #[derive(Debug, Clone, Copy)]
@@ -22,6 +22,21 @@ impl Completion {
     #[inline]
     pub fn result(&self) -> Result<WcSuccess<'_>, WcError> {
         self.0.result()
+    }
+
+    /// What kind of operation it was, `None` of one that failed. A flush and an atomic write have
+    /// the opcode of the way in which they were [carried out](crate::Connection::flush_method).
+    #[inline]
+    pub fn opcode(&self) -> Option<WcOpcode> {
+        self.0.result().ok().map(|success| success.opcode())
+    }
+
+    /// The 4 bytes that came with a message or a write
+    /// ([`send_with_imm`](crate::Connection::send_with_imm)), in host order.
+    #[doc(alias = "imm_data")]
+    #[inline]
+    pub fn imm(&self) -> Option<u32> {
+        self.0.result().ok().and_then(|success| success.imm())
     }
 
     /// The number of this side's queue pair, which tells connections apart.

@@ -94,6 +94,16 @@ impl RemoteSpan {
         self.len == 0
     }
 
+    /// No bytes of no region: for writes and reads of nothing.
+    pub const fn empty() -> Self {
+        Self {
+            addr: 0,
+            len: 0,
+            rkey: 0,
+            usage: Usage::all(),
+        }
+    }
+
     /// What the owner registered it for.
     pub fn usage(&self) -> Usage {
         self.usage

@@ -1,9 +1,11 @@
+mod batches;
 mod combinations;
 mod common;
 mod connecting;
 mod failing;
 mod faults;
 mod forked;
+mod operations;
 mod queues;
 mod regions;
 mod transfer;

@@ -8,6 +8,7 @@ use rdma_core_sys as sys;
 use super::QueuePair;
 use super::extended_batch::Batch;
 use super::extended_ops::SendOps;
+use super::native::NativeQueuePair;
 use super::opcodes::{OpcodeSet, WrOpcode};
 use super::post::{PostError, PostErrorKind};
 use super::state::{QpState, QpType};
@@ -148,34 +149,16 @@ impl ExtendedQueuePair {
         // SAFETY: the queue pair is live and extended. No batch is begun: each ends in this function,
         // which has the queue pair for itself.
         unsafe { sys::ibv_wr_start(self.as_raw()) };
-        let begun = Begun {
-            ex: self.as_raw(),
-            origin: self.qp.owned.origin(),
-        };
+        let begun = Begun::new(self.as_raw(), self.qp.owned.origin());
         let mut batch = Batch::new(self);
         let made = build(&mut batch)?;
         let count = batch.count;
         if count > 0 {
             begun
                 .complete()
-                .map_err(|errno| self.refusal(errno, count))?;
+                .map_err(|errno| refusal(errno, count, self.software))?;
         }
         Ok(made)
-    }
-
-    /// What it means that a batch could not be completed.
-    fn refusal(&self, errno: i32, count: u32) -> PostError {
-        match errno {
-            FORKED => PostError::forked(),
-            // SoftRoCE's word for a full queue, which it says before the doorbell.
-            libc::ENOSPC => PostError::refused(PostErrorKind::QueueFull),
-            // On hardware there is no doorbell that could fail for want of memory.
-            libc::ENOMEM if !self.software => PostError::refused(PostErrorKind::QueueFull),
-            errno => PostError {
-                kind: PostErrorKind::Provider(errno),
-                queued: count as usize,
-            },
-        }
     }
 
     /// Whether the operation was asked for, and is one of the transport.
@@ -214,6 +197,12 @@ impl ExtendedQueuePair {
     /// What it was made for.
     pub fn ops(&self) -> SendOps {
         self.ops
+    }
+
+    /// The same queue pair to be shared, with flush and atomic write posted one by one. Batches are
+    /// given up: while one is built, nobody else may post.
+    pub fn into_native(self) -> NativeQueuePair {
+        NativeQueuePair::new(*self.qp, self.ex, self.ops, self.granted)
     }
 
     /// The same queue pair under its plain type.
@@ -266,8 +255,24 @@ impl fmt::Debug for ExtendedQueuePair {
     }
 }
 
+/// What it means that a batch of `count` requests could not be completed.
+#[cold]
+pub(super) fn refusal(errno: i32, count: u32, software: bool) -> PostError {
+    match errno {
+        FORKED => PostError::forked(),
+        // SoftRoCE's word for a full queue, which it says before the doorbell.
+        libc::ENOSPC => PostError::refused(PostErrorKind::QueueFull),
+        // On hardware there is no doorbell that could fail for want of memory.
+        libc::ENOMEM if !software => PostError::refused(PostErrorKind::QueueFull),
+        errno => PostError {
+            kind: PostErrorKind::Provider(errno),
+            queued: count as usize,
+        },
+    }
+}
+
 /// A batch that is begun; dropped without [`complete`](Self::complete), it is aborted.
-struct Begun {
+pub(super) struct Begun {
     ex: *mut sys::ibv_qp_ex,
     origin: Origin,
 }
@@ -276,7 +281,14 @@ struct Begun {
 const FORKED: i32 = -1;
 
 impl Begun {
-    fn complete(self) -> Result<(), i32> {
+    /// `ex` is a live queue pair on which a batch was just begun.
+    #[inline]
+    pub(super) fn new(ex: *mut sys::ibv_qp_ex, origin: Origin) -> Self {
+        Self { ex, origin }
+    }
+
+    #[inline]
+    pub(super) fn complete(self) -> Result<(), i32> {
         let this = std::mem::ManuallyDrop::new(self);
         if !this.origin.is_current() {
             return Err(FORKED);

@@ -105,15 +105,22 @@ impl<'a> SendRequest<'a> {
 
     /// The same request with other SGEs.
     #[inline]
-    pub(super) fn with_sges<'b>(self, sges: &'b [Sge]) -> SendRequest<'b> {
-        let list = SgeList::new(sges);
-        let mut raw = self.raw;
-        raw.sg_list = list.pointer;
-        raw.num_sge = list.count;
-        SendRequest {
-            raw,
+    #[must_use]
+    pub fn with_sges<'b>(self, sges: &'b [Sge]) -> SendRequest<'b> {
+        let mut request = SendRequest {
+            raw: self.raw,
             sges: PhantomData,
-        }
+        };
+        request.set_sges(sges);
+        request
+    }
+
+    /// Gives the request other SGEs, where it lies.
+    #[inline]
+    pub fn set_sges(&mut self, sges: &'a [Sge]) {
+        let list = SgeList::new(sges);
+        self.raw.sg_list = list.pointer;
+        self.raw.num_sge = list.count;
     }
 
     /// Sends the bytes of `sges` as one message.

@@ -28,10 +28,11 @@ unsafe extern "C" fn rdma_init_qp_attr(
         let iwarp = world.devices.is_iwarp(context);
         let connection =
             link.and_then(|(number, side)| Some((world.cm.connections.get(&number)?, side)));
+        let flushes = world.ext.flush_access();
         let (attr, mask) = if datagram {
             datagram_attributes(wanted)?
         } else {
-            attributes(connection, wanted, iwarp)?
+            attributes(connection, wanted, iwarp, flushes)?
         };
         // SAFETY: the caller gives a place for the struct.
         unsafe { qp_attr.write(attr) };
@@ -58,11 +59,13 @@ fn datagram_attributes(wanted: ibv_qp_state) -> Result<(ibv_qp_attr, u32), c_int
     Ok((attr, mask.0))
 }
 
-/// What the kernel's connection manager gives for a transition.
+/// What the kernel's connection manager gives for a transition; `flushes` is the access for flushes
+/// that the device offers.
 fn attributes(
     connection: Option<(&Connection, Side)>,
     wanted: ibv_qp_state,
     iwarp: bool,
+    flushes: u32,
 ) -> Result<(ibv_qp_attr, u32), c_int> {
     use ibv_access_flags as F;
     use ibv_qp_attr_mask as A;
@@ -89,7 +92,8 @@ fn attributes(
             });
             let mut access = F::IBV_ACCESS_REMOTE_WRITE;
             if reads > 0 {
-                access = access | F::IBV_ACCESS_REMOTE_READ | F::IBV_ACCESS_REMOTE_ATOMIC;
+                access =
+                    access | F::IBV_ACCESS_REMOTE_READ | F::IBV_ACCESS_REMOTE_ATOMIC | F(flushes);
             }
             attr.qp_access_flags = access.0;
             A::IBV_QP_STATE | A::IBV_QP_PKEY_INDEX | A::IBV_QP_PORT | A::IBV_QP_ACCESS_FLAGS
