@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use verbs::{Context, Deadline, Origin, QpAttributes, QpState, QueuePair, sys};
+use verbs::{AccessFlags, Context, Deadline, Origin, QpAttributes, QpState, QueuePair, sys};
 
 use crate::address::{CAddr, from_c};
 use crate::channel::EventChannel;
@@ -239,10 +239,24 @@ impl Id {
         Ok(qp.modify(&attributes)?)
     }
 
-    /// Brings `qp` from INIT to RTR and RTS, as negotiated; gives the number of the peer's first packet.
-    pub(crate) fn ready_qp(&self, qp: &QueuePair, params: &ConnParams) -> Result<u32, Error> {
+    /// What the peer may do, as far as the connection manager knows yet.
+    pub(crate) fn peer_access(&self) -> Result<AccessFlags, Error> {
+        Ok(self.qp_attributes(QpState::INIT)?.access())
+    }
+
+    /// Brings `qp` from INIT to RTR and RTS, as negotiated; with `access`, if it is not what INIT was
+    /// told. Gives the number of the peer's first packet.
+    pub(crate) fn ready_qp(
+        &self,
+        qp: &QueuePair,
+        params: &ConnParams,
+        access: Option<AccessFlags>,
+    ) -> Result<u32, Error> {
         let limits = qp.context().attributes();
         let mut receive = self.qp_attributes(QpState::RTR)?;
+        if let Some(access) = access {
+            receive.set_access(access);
+        }
         // The kernel hands the peer's offer through as it came.
         receive
             .clamp_max_dest_rd_atomic(limits.max_qp_rd_atom().min(params.responder_resources))

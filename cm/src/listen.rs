@@ -271,7 +271,7 @@ impl<S: EventSource> Request<S> {
         let id = self.incoming.id();
         let first_packet = match transport {
             TransportType::IWARP => None,
-            _ => Some(id.ready_qp(&qp, &params)?),
+            _ => Some(id.ready_qp(&qp, &params, None)?),
         };
         let mut c = params.to_c(qp.number(), private_data);
         id.origin().check(verb)?;

@@ -116,7 +116,8 @@ impl Arrived {
 /// The dispatcher's end of what leads to one id's owner.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    sender: Sender<Arrived>,
+    // Boxed: a channel takes room for 31 at once.
+    sender: Sender<Box<Arrived>>,
     /// How many requests may wait, of a listener.
     room: usize,
     waiting: AtomicUsize,
@@ -136,7 +137,7 @@ impl Lane {
             return;
         }
         // The owner may be gone: then the event ends here.
-        drop(self.sender.send(arrived));
+        drop(self.sender.send(Box::new(arrived)));
         if let Some(bell) = &self.bell {
             // It fails only when so many have rung that it is readable in any case.
             let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
@@ -149,7 +150,7 @@ impl Lane {
 #[derive(Debug)]
 pub struct Routed {
     // Dropped first: what waits in it is thrown away, requests are rejected.
-    receiver: Receiver<Arrived>,
+    receiver: Receiver<Box<Arrived>>,
     lane: Arc<Lane>,
 }
 
@@ -195,11 +196,12 @@ impl Routed {
         self.lane.overflowed.load(Ordering::Relaxed)
     }
 
-    fn taken(&self, arrived: Arrived) -> Arrived {
+    fn taken(&self, got: Option<Box<Arrived>>) -> Option<Arrived> {
+        let arrived = *got?;
         if arrived.incoming.is_some() {
             self.lane.waiting.fetch_sub(1, Ordering::AcqRel);
         }
-        arrived
+        Some(arrived)
     }
 }
 
@@ -213,13 +215,13 @@ impl sealed::Source for Routed {
             let _ = rustix::io::read(bell, &mut [0_u8; 8]);
             got = self.receiver.try_recv().ok();
         }
-        Ok(got.map(|got| self.taken(got)))
+        Ok(self.taken(got))
     }
 
     fn next(&self, deadline: Deadline) -> Result<Option<Arrived>, Error> {
         // It cannot be disconnected: the other end is kept here as well.
         let got = self.receiver.recv_timeout(deadline.remaining());
-        Ok(got.ok().map(|got| self.taken(got)))
+        Ok(self.taken(got.ok()))
     }
 
     fn of_accepted(incoming: &mut IncomingId) -> Result<Self, Error> {

@@ -115,9 +115,9 @@ pub fn wait_for<T, E: From<Error>>(
     deadline: Deadline,
     mut attempt: impl FnMut() -> Result<Option<T>, E>,
 ) -> Result<Option<T>, E> {
-    let mut was_readable = false;
+    let (mut was_readable, mut over) = (false, false);
     loop {
-        let over = deadline.has_passed();
+        // The clock is not asked before there is a reason to wait.
         if let Some(got) = attempt()? {
             return Ok(Some(got));
         }
@@ -129,6 +129,7 @@ pub fn wait_for<T, E: From<Error>>(
             std::thread::sleep(Duration::from_millis(1).min(deadline.remaining()));
         }
         was_readable = wait_readable([fd], deadline)?[0];
+        over = deadline.has_passed();
     }
 }
 

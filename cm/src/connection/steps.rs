@@ -90,10 +90,10 @@ impl<S: EventSource> Connection<S> {
     /// The active side's last step: the queue pair is ours, so librdmacm leaves this to us.
     fn confirm(&self) -> Result<(), Error> {
         let verb = "rdma_establish";
-        // INIT a second time: the first came before the request, when the connection manager did
-        // not know yet that the peer may read, and gave access flags without it.
-        self.id.init_qp(&self.qp)?;
-        self.id.ready_qp(&self.qp, &self.params)?;
+        // Asked again: INIT came before the request, when the connection manager did not know yet
+        // that the peer may read, and gave access flags without it.
+        let access = self.id.peer_access()?;
+        self.id.ready_qp(&self.qp, &self.params, Some(access))?;
         // SAFETY: the id is live and has got the peer's answer.
         let ret = unsafe { sys::rdma_establish(self.id.raw()) };
         Ok(check(verb, ret)?)

@@ -28,7 +28,7 @@ const CALLS: [(&str, u32, i32); 11] = [
     ("ibv_create_comp_channel", 2, libc::EMFILE),
     ("ibv_create_cq", 2, libc::ENOMEM),
     ("ibv_create_qp", 2, libc::ENOMEM),
-    ("ibv_modify_qp", 7, libc::EINVAL),
+    ("ibv_modify_qp", 6, libc::EINVAL),
     ("rdma_init_qp_attr", 7, libc::EINVAL),
     ("rdma_connect", 1, libc::EINVAL),
     ("rdma_migrate_id", 1, libc::ENOMEM),

@@ -105,6 +105,13 @@ impl QpAttributes {
         self
     }
 
+    /// What the peer may do.
+    pub fn set_access(&mut self, access: AccessFlags) -> &mut Self {
+        self.set(sys::ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS)
+            .qp_access_flags = access.bits();
+        self
+    }
+
     /// Reads and atomics in flight as target, at most `max`; only where the attribute is set.
     pub fn clamp_max_dest_rd_atomic(&mut self, max: u8) -> &mut Self {
         if self.has(sys::ibv_qp_attr_mask::IBV_QP_MAX_DEST_RD_ATOMIC) {
