@@ -53,6 +53,10 @@ enum Command {
         /// RDMA_RUST_VM_GUEST or "host")
         #[arg(long, global = true)]
         guest: Option<String>,
+        /// With one processor and a clock that counts instructions, so that times in it are the same in every run; a VM of its
+        /// own, named "icount" unless --name says otherwise. It never stands still: stop it
+        #[arg(long, global = true)]
+        icount: bool,
         #[command(subcommand)]
         action: VmAction,
     },
@@ -75,6 +79,15 @@ enum Command {
         #[arg(long, default_value_t = 1200, value_name = "SECONDS")]
         deadline: u64,
         /// Run only the tests whose name contains this
+        filter: Option<String>,
+    },
+    /// Compare the cost of our layers with that of a C program's calls, on a real device in a VM whose clock counts
+    /// instructions
+    Bench {
+        /// Seconds after which it is given up
+        #[arg(long, default_value_t = 1200, value_name = "SECONDS")]
+        deadline: u64,
+        /// Run only what has this in its name
         filter: Option<String>,
     },
     /// Regenerate the committed bindings of libibverbs and librdmacm
@@ -162,9 +175,15 @@ impl Cli {
             Command::Vm {
                 name,
                 guest,
+                icount,
                 action,
             } => {
-                let config = vm::Config::from_environment(name, guest)?;
+                let config = if icount {
+                    let name = name.unwrap_or_else(|| "icount".to_owned());
+                    vm::Config::from_environment(Some(name), guest)?.counting_instructions()
+                } else {
+                    vm::Config::from_environment(name, guest)?
+                };
                 match action {
                     VmAction::Start => vm::start(&config).map(|_| ExitCode::SUCCESS),
                     VmAction::Stop => vm::stop(&config).map(done),
@@ -186,6 +205,9 @@ impl Cli {
                 filter,
                 deadline: Duration::from_secs(deadline),
             }),
+            Command::Bench { deadline, filter } => {
+                test_run::bench(filter, Duration::from_secs(deadline))
+            }
             Command::Bindings { check } => bindings::run(check)
                 .map(done)
                 .map_err(|error| Error::new(error.to_string())),

@@ -82,7 +82,7 @@ const STEPS: [&str; 8] = [
 ];
 
 /// The fewest tests that each step must have run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Minimum([u64; STEPS.len()]);
 
 impl Minimum {

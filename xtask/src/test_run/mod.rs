@@ -95,11 +95,31 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if steps::counts_instructions(options) {
         outcomes.push(("instructions", steps::instructions(options)?));
     }
+    if steps::compares_paths(options) {
+        outcomes.push(("paths", steps::paths(options)?));
+    }
     outcomes.push(("device", steps::device(options, &place)?));
     if steps::guest_has_tests(options)? {
         outcomes.push(("guest", steps::guest(options)?));
     }
     Ok(conclude(options, &outcomes, &minimum, started))
+}
+
+/// Runs only the step `paths`, which otherwise belongs to the long tests.
+///
+/// # Errors
+/// When the set-up fails. A path that is too long is exit code 1.
+pub(crate) fn bench(filter: Option<String>, deadline: Duration) -> Result<ExitCode> {
+    let started = Instant::now();
+    packages::ensure(&[Set::Build])?;
+    let options = Options {
+        full: true,
+        filter,
+        deadline,
+    };
+    let outcomes = [("paths", steps::paths(&options)?)];
+    let minimum = Minimum::default();
+    Ok(conclude(&options, &outcomes, &minimum, started))
 }
 
 /// Says how all went.

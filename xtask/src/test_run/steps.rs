@@ -254,6 +254,46 @@ pub(super) fn guest(options: &Options) -> Result<Outcome> {
     )
 }
 
+/// Whether the lengths of paths are to be compared: they have the words in their names.
+pub(super) fn compares_paths(options: &Options) -> bool {
+    let filter = options.filter.as_deref();
+    options.full && filter.is_none_or(|filter| filter.contains("path length"))
+}
+
+/// What the ways through the layers cost on the real device, beside a C program's calls: in a fresh VM of its own, with a
+/// clock that counts instructions.
+pub(super) fn paths(options: &Options) -> Result<Outcome> {
+    let name = "paths";
+    let config = vm::Config::from_environment(Some(name.to_owned()), None)?.counting_instructions();
+    if let Err(error) = vm::fetch(&config) {
+        return Ok(Outcome::missing(error));
+    }
+    // One that is left over has seen other work.
+    vm::stop(&config)?;
+    if let Err(error) = vm::start(&config) {
+        return Ok(Outcome::failed(format!("{name}: {error}")));
+    }
+    let runner = vm::copy_of_this_program(&config.folder.join("runner"))?;
+    let within = ["vm", "--icount", "--name", name, "exec", "--"];
+    let runner: Vec<OsString> = std::iter::once(runner.into_os_string())
+        .chain(within.iter().map(OsString::from))
+        .collect();
+    let what = "--package tests --bench path_length";
+    let outcome = step(Run {
+        name,
+        calls: vec![(Command::new(cargo()), words("bench", what, options, ""))],
+        settings: &runner_setting(&runner)?,
+        variables: vec![
+            variable("RPMA_REQUIRE_ALL", "1"),
+            variable("RPMA_TEST_ADDRESS", vm::DEVICE_ADDRESS),
+        ],
+        deadline: options.deadline,
+    });
+    // Its clock never stands still, and keeps a processor busy.
+    vm::stop(&config)?;
+    outcome
+}
+
 fn on_device(
     name: &str,
     options: &Options,

@@ -54,6 +54,8 @@ pub(crate) struct Config {
     pub(crate) qemu_args: Vec<String>,
     /// Minutes without a command after which the guest powers itself off; 0 for never.
     pub(crate) idle_minutes: u32,
+    /// The guest's clock counts instructions: one of them is one nanosecond.
+    pub(crate) icount: bool,
 }
 
 impl Config {
@@ -123,7 +125,22 @@ impl Config {
                 .map(|words| words.split_whitespace().map(str::to_owned).collect())
                 .unwrap_or_default(),
             idle_minutes: number("RDMA_RUST_VM_IDLE_MINUTES", 120)?,
+            icount: false,
         })
+    }
+
+    /// The same VM with a clock that counts instructions. What takes a time in it is then the same in every run, whatever
+    /// else the machine does.
+    pub(crate) fn counting_instructions(self) -> Self {
+        Self {
+            // The clock is that of one emulated processor.
+            accelerator: Accelerator::Tcg,
+            processors: 1,
+            // An idle guest skips the time until its next timer: two hours are over in minutes.
+            idle_minutes: 0,
+            icount: true,
+            ..self
+        }
     }
 
     /// The same VM under another name, with a folder and port of its own.

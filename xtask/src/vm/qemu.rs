@@ -14,6 +14,9 @@ const AGENT_PORT: u16 = 7000;
 /// The kernel's limit for its command line on x86, with the closing NUL.
 const COMMAND_LINE_LIMIT: usize = 2048;
 
+/// The rate of a time stamp counter that counts instructions, where one takes a nanosecond.
+const ICOUNT_TSC_KHZ: u64 = 1_000_000;
+
 /// What one boot is for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Boot<'a> {
@@ -42,10 +45,10 @@ pub(crate) struct Boot<'a> {
 pub(crate) fn arguments(config: &Config, boot: &Boot<'_>) -> Result<Vec<OsString>> {
     let mut arguments: Vec<OsString> = Vec::new();
     let mut add = |words: &[&str]| arguments.extend(words.iter().map(OsString::from));
-    let (accelerator, cpu) = if boot.kvm {
-        ("kvm", "host")
-    } else {
-        ("tcg,thread=multi", "max")
+    let (accelerator, cpu) = match (boot.kvm, config.icount) {
+        (true, _) => ("kvm", "host"),
+        (false, false) => ("tcg,thread=multi", "max"),
+        (false, true) => ("tcg,thread=single", "max"),
     };
     add(&[
         "-nodefaults",
@@ -56,6 +59,9 @@ pub(crate) fn arguments(config: &Config, boot: &Boot<'_>) -> Result<Vec<OsString
     ]);
     add(&["-M", &config.machine, "-accel", accelerator, "-cpu", cpu]);
     add(&["-smp", &config.processors.to_string(), "-m", &config.memory]);
+    if config.icount {
+        add(&["-icount", "shift=0,sleep=off"]);
+    }
     add(&["-kernel", &boot.kernel.image.to_string_lossy()]);
     add(&["-initrd", &boot.initrd.to_string_lossy()]);
     add(&["-append", &kernel_line(config, boot)?]);
@@ -107,7 +113,12 @@ fn kernel_line(config: &Config, boot: &Boot<'_>) -> Result<String> {
     };
     if !boot.kvm {
         // Without it an emulated machine on a busy host may hang while it measures its own clock.
-        word(&format!("tsc_early_khz={}", boot.tsc_khz));
+        let khz = if config.icount {
+            ICOUNT_TSC_KHZ
+        } else {
+            boot.tsc_khz
+        };
+        word(&format!("tsc_early_khz={khz}"));
     }
     if boot.probe {
         word("vm.probe=1");
@@ -178,6 +189,7 @@ mod tests {
             kernel_args: String::new(),
             qemu_args: vec!["-s".to_owned()],
             idle_minutes: 5,
+            icount: false,
         }
     }
 
@@ -263,6 +275,22 @@ mod tests {
         assert!(
             !line(true).contains("tsc_early_khz") && line(true).contains("-accel kvm -cpu host")
         );
+    }
+
+    #[test]
+    fn a_clock_that_counts_instructions_belongs_to_one_emulated_processor() {
+        let counting = config().counting_instructions();
+        let words = words(&counting, |_| {}).join(" ");
+        for part in [
+            "-accel tcg,thread=single",
+            "-smp 1 ",
+            "-icount shift=0,sleep=off",
+            " tsc_early_khz=1000000 ",
+            " vm.idle=0",
+        ] {
+            assert!(words.contains(part), "{part} in {words}");
+        }
+        assert_eq!(counting.accelerator, Accelerator::Tcg, "KVM counts nothing");
     }
 
     #[test]
