@@ -127,6 +127,47 @@ pub enum Error {
         /// The system's answer.
         source: io::Error,
     },
+    /// Huge pages for a region could not be mapped.
+    #[error(
+        "cannot map {len} bytes in huge pages of {page} bytes, {}: {source}",
+        .free.map_or("which this machine does not have".to_owned(), |free| format!("of which {free} are free"))
+    )]
+    HugePages {
+        /// Bytes asked for.
+        len: usize,
+        /// Bytes of one page.
+        page: usize,
+        /// How many are reserved and free; `None` where the machine has none of this length.
+        free: Option<u64>,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A file could not be mapped.
+    #[error("cannot map bytes {offset} to {offset}+{len} of the file: {source}")]
+    MapFile {
+        /// First byte asked for.
+        offset: u64,
+        /// Number of bytes asked for.
+        len: u64,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A region's memory may not be changed by this side.
+    #[error("{operation} would change memory that this side may only read")]
+    ReadOnly {
+        /// The operation.
+        operation: &'static str,
+    },
+    /// What is in a region could not be made to survive a loss of power.
+    #[error("bytes {offset} to {offset}+{len} were not persisted: {source}")]
+    Persist {
+        /// First byte asked for.
+        offset: u64,
+        /// Number of bytes asked for.
+        len: u64,
+        /// The system's answer.
+        source: io::Error,
+    },
 }
 
 /// What kind of failure an [`Error`] is, for code that has to decide.
@@ -183,8 +224,10 @@ impl Error {
             Self::QueueFull { .. } => ErrorKind::QueueFull,
             Self::MessageTooLong { .. } => ErrorKind::MessageTooLong,
             Self::Unsupported { .. } => ErrorKind::Unsupported,
-            Self::Memory { .. } => ErrorKind::OutOfMemory,
-            Self::OutOfBounds { .. }
+            Self::Memory { .. } | Self::HugePages { .. } => ErrorKind::OutOfMemory,
+            Self::MapFile { source, .. } | Self::Persist { source, .. } => system_kind(source),
+            Self::ReadOnly { .. }
+            | Self::OutOfBounds { .. }
             | Self::LengthMismatch { .. }
             | Self::WrongPeer
             | Self::UsageForbids { .. }
@@ -218,6 +261,16 @@ impl Error {
             Self::QueueFull { .. } => Some(
                 "poll completions of operations with Signal::Always, then post again".to_owned(),
             ),
+            Self::HugePages { page, free, .. } => Some(match free {
+                Some(_) => format!(
+                    "reserve more in /sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages",
+                    page >> 10
+                ),
+                None => "use one of the lengths in /sys/kernel/mm/hugepages".to_owned(),
+            }),
+            Self::MapFile { source, .. } if source.raw_os_error() == Some(libc::EACCES) => {
+                Some("open the file for reading and writing, or use map_file_read_only".to_owned())
+            }
             Self::MessageTooLong { max, .. } => {
                 Some(format!("split it into operations of at most {max} bytes"))
             }
@@ -268,6 +321,15 @@ fn post_kind(kind: PostErrorKind) -> ErrorKind {
         // Only states before the connection stands are refused.
         PostErrorKind::State(_) => ErrorKind::NotConnected,
         _ => ErrorKind::InvalidArgument,
+    }
+}
+
+fn system_kind(error: &io::Error) -> ErrorKind {
+    match error.raw_os_error() {
+        Some(libc::ENOMEM) => ErrorKind::OutOfMemory,
+        Some(libc::EACCES | libc::EPERM) => ErrorKind::PermissionDenied,
+        Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::ENODEV) => ErrorKind::Unsupported,
+        _ => ErrorKind::Provider,
     }
 }
 

@@ -72,7 +72,8 @@ mod srq;
 pub use cm;
 
 pub use cm::verbs::{
-    WcError as CompletionError, WcOpcode as Opcode, WcStatus as Status, WcSuccess as Success,
+    Advice, WcError as CompletionError, WcOpcode as Opcode, WcStatus as Status,
+    WcSuccess as Success,
 };
 pub use cm::{ListenOptions, RejectReason};
 
@@ -85,7 +86,9 @@ pub use crate::cq::{Completion, CompletionQueue, CompletionQueueBuilder};
 pub use crate::device::Device;
 pub use crate::endpoint::Endpoint;
 pub use crate::error::{Error, ErrorKind};
-pub use crate::memory::{LocalRegion, RemoteRegion, RemoteSpan, Span, Usage};
+pub use crate::memory::{
+    AdviseFlags, HugePageSize, LocalRegion, PersistMethod, RemoteRegion, RemoteSpan, Span, Usage,
+};
 pub use crate::peer::Peer;
 pub use crate::peer_config::PeerConfig;
 pub use crate::private_data::PrivateData;

@@ -8,7 +8,7 @@ use cm::verbs::{ProtectionDomain, Sge};
 
 use crate::device::Device;
 use crate::error::Error;
-use crate::memory::{Pinned, Usage};
+use crate::memory::{Pinned, Registrar, Usage};
 
 /// Longest read that a flush does, in bytes.
 pub(crate) const FLUSH_READ: u32 = 8;
@@ -23,6 +23,7 @@ struct Inner {
     /// Where flushes read to: one page for all connections, whose content nobody looks at.
     flush: Pinned,
     domain: ProtectionDomain,
+    registrar: Registrar,
     device: Device,
     max_message: u32,
     /// Reads the events of all that is made with this peer, if not each does itself.
@@ -54,11 +55,12 @@ impl Peer {
     fn make(device: &Device, dispatcher: Option<Dispatcher>) -> Result<Self, Error> {
         let max_message = device.max_message_size()?;
         let domain = ProtectionDomain::new(device.context())?;
-        let access = Usage::READ_DST.access(device.context().transport());
-        let flush = Pinned::alloc(&domain, FLUSH_READ as usize, access)?;
+        let registrar = Registrar::of(device.context())?;
+        let flush = Pinned::alloc(&domain, &registrar, FLUSH_READ as usize, Usage::READ_DST)?;
         Ok(Self(Arc::new(Inner {
             flush,
             domain,
+            registrar,
             device: device.clone(),
             max_message,
             dispatcher,
@@ -73,6 +75,11 @@ impl Peer {
     /// The protection domain of its regions and connections.
     pub fn domain(&self) -> &ProtectionDomain {
         &self.0.domain
+    }
+
+    /// How memory is registered with it.
+    pub(crate) fn registrar(&self) -> &Registrar {
+        &self.0.registrar
     }
 
     /// The longest message, in bytes, as it was when the peer was made.

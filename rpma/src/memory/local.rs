@@ -4,13 +4,23 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
 
+use cm::verbs::AccessFlags;
+
+use super::Usage;
+use super::descriptor::{self, Descriptor};
 use super::pinned::Pinned;
 use super::span::{Span, resolve};
-use super::{DESCRIPTOR_SIZE, Usage, copy};
 use crate::error::Error;
 use crate::peer::Peer;
 
-/// Memory registered with a peer's device, in pages of its own.
+/// Memory registered with a peer's device.
+///
+/// It is made of
+/// - pages of its own: [`alloc`](Self::alloc), [`alloc_huge`](Self::alloc_huge);
+/// - a file, or persistent memory: [`map_file`](Self::map_file),
+///   [`map_file_read_only`](Self::map_file_read_only);
+/// - memory of the program, or of another device: [`from_raw_parts`](Self::from_raw_parts),
+///   [`from_dmabuf`](Self::from_dmabuf).
 ///
 /// The device, and through it the other side, may change the memory at any time. So it is never
 /// lent as a slice: [`store`](Self::store) and [`load`](Self::load) copy in and out. While a
@@ -18,51 +28,42 @@ use crate::peer::Peer;
 ///
 /// Dropping it ends the registration, and then unmaps the memory. Requests that are still queued
 /// then fail; nothing of them reaches memory that was given back.
+///
+/// A region may be longer than 4 GiB; a single operation takes a part of it, and refuses one that is
+/// longer than the device's longest message.
 #[doc(alias = "rpma_mr_local")]
 pub struct LocalRegion {
     pinned: Pinned,
-    len: usize,
     usage: Usage,
     peer: Peer,
 }
 
 impl LocalRegion {
     /// Bytes of a descriptor.
-    pub const DESCRIPTOR_SIZE: usize = DESCRIPTOR_SIZE;
+    #[doc(alias = "rpma_mr_get_descriptor_size")]
+    pub const DESCRIPTOR_SIZE: usize = descriptor::SIZE;
 
-    /// Maps `len` zeroed bytes and registers them with `peer` for `usage`.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] for no bytes or no usage, [`Error::Memory`], or the refused registration:
-    /// ENOMEM says that the process may not pin so much.
-    #[doc(alias = "rpma_mr_reg")]
-    pub fn alloc(peer: &Peer, len: usize, usage: Usage) -> Result<Self, Error> {
-        if len == 0 {
-            return Err(Error::Invalid(
-                "a region needs at least 1 byte, 0 asked".into(),
-            ));
-        }
-        if usage.is_empty() {
-            return Err(Error::Invalid("a region needs a usage, none given".into()));
-        }
-        let access = usage.access(peer.device().context().transport());
-        Ok(Self {
-            pinned: Pinned::alloc(peer.domain(), len, access)?,
-            len,
+    pub(super) fn new(peer: &Peer, pinned: Pinned, usage: Usage) -> Self {
+        Self {
+            pinned,
             usage,
             peer: peer.clone(),
-        })
+        }
+    }
+
+    pub(super) fn pinned(&self) -> &Pinned {
+        &self.pinned
     }
 
     /// Number of bytes.
     #[doc(alias = "rpma_mr_get_size")]
     pub fn len(&self) -> usize {
-        self.len
+        self.pinned.mapping().len()
     }
 
     /// Never true: a region has at least one byte.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// What it was registered for.
@@ -70,8 +71,8 @@ impl LocalRegion {
         self.usage
     }
 
-    /// The address of its first byte. The memory behind it may change at any time: use it for
-    /// addresses, or under the rules of volatile memory.
+    /// The address of its first byte; null for a DMA buffer, which is not mapped. The memory behind
+    /// it may change at any time: use it for addresses, or under the rules of volatile memory.
     #[doc(alias = "rpma_mr_get_ptr")]
     pub fn as_ptr(&self) -> *mut u8 {
         self.pinned.as_ptr()
@@ -82,49 +83,43 @@ impl LocalRegion {
         &self.peer
     }
 
-    /// Copies `bytes` into the region from `offset` on.
-    ///
-    /// # Errors
-    /// [`Error::OutOfBounds`], or [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a child of the
-    /// process that made the region; nothing is copied then.
-    pub fn store(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
-        let at = self.at("store", offset, bytes.len())?;
-        // SAFETY: the range was just checked to lie in our mapping, to which no reference exists.
-        unsafe { copy::store(at, bytes) };
-        Ok(())
+    /// Whether the device brings its pages in when it needs them, since they may not be pinned: so it
+    /// is for files of DAX file systems.
+    #[doc(alias = "IBV_ACCESS_ON_DEMAND")]
+    #[doc(alias = "ODP")]
+    pub fn is_on_demand(&self) -> bool {
+        self.pinned.access().contains(AccessFlags::ON_DEMAND)
     }
 
-    /// Copies bytes from `offset` on out of the region, filling `bytes`.
-    ///
-    /// # Errors
-    /// As [`store`](Self::store).
-    pub fn load(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
-        let at = self.at("load", offset, bytes.len())?;
-        // SAFETY: the range was just checked to lie in our mapping, to which no reference exists.
-        unsafe { copy::load(at, bytes) };
-        Ok(())
+    /// Whether it is a copy of its file, which others' changes of that do not reach: see
+    /// [`map_file_read_only`](Self::map_file_read_only).
+    pub fn is_snapshot(&self) -> bool {
+        self.pinned.mapping().is_snapshot()
     }
 
-    /// Sets every byte to `byte`. Does nothing in a child of the process that made the region.
-    pub fn fill(&self, byte: u8) {
-        if self.pinned.check_process("fill").is_err() {
-            return;
-        }
-        // SAFETY: the mapping has `len` bytes, and no reference to it exists.
-        unsafe { copy::fill(self.as_ptr(), byte, self.len) };
+    /// The kinds of flush, of those in its usage, that the device lets a peer's device do by itself.
+    /// Flushes by reading work in any case.
+    #[doc(alias = "IBV_ACCESS_FLUSH_GLOBAL")]
+    #[doc(alias = "IBV_ACCESS_FLUSH_PERSISTENT")]
+    pub fn native_flush_types(&self) -> Usage {
+        let access = self.pinned.access();
+        let mut types = Usage::empty();
+        types.set(
+            Usage::FLUSH_VISIBILITY,
+            access.contains(AccessFlags::FLUSH_GLOBAL),
+        );
+        types.set(
+            Usage::FLUSH_PERSISTENT,
+            access.contains(AccessFlags::FLUSH_PERSISTENT),
+        );
+        types
     }
 
-    fn at(&self, operation: &'static str, offset: usize, len: usize) -> Result<*mut u8, Error> {
-        self.pinned.check_process(operation)?;
-        match offset.checked_add(len) {
-            Some(end) if end <= self.len => Ok(self.as_ptr().wrapping_add(offset)),
-            _ => Err(Error::OutOfBounds {
-                what: "local region",
-                offset: offset as u64,
-                len: len as u64,
-                size: self.len as u64,
-            }),
-        }
+    /// Whether a peer's atomics (fetch and add, compare and swap) may reach it: with usage
+    /// [`READ_SRC`](Usage::READ_SRC) and [`WRITE_DST`](Usage::WRITE_DST), on devices that have them.
+    #[doc(alias = "IBV_ACCESS_REMOTE_ATOMIC")]
+    pub fn allows_atomics(&self) -> bool {
+        self.pinned.access().contains(AccessFlags::REMOTE_ATOMIC)
     }
 
     /// The part `range`, in bytes from the start, to post with.
@@ -132,7 +127,7 @@ impl LocalRegion {
     /// # Errors
     /// [`Error::OutOfBounds`].
     pub fn span(&self, range: impl RangeBounds<u64>) -> Result<Span<'_>, Error> {
-        let (offset, len) = resolve(range, self.len as u64, "local region")?;
+        let (offset, len) = resolve(range, self.len() as u64, "local region")?;
         let whole = self.as_span();
         Ok(Span {
             addr: whole.addr + offset,
@@ -143,10 +138,11 @@ impl LocalRegion {
 
     /// All of it, to post with.
     pub fn as_span(&self) -> Span<'_> {
+        let registration = self.pinned.registration();
         Span {
-            addr: self.as_ptr() as u64,
-            len: self.len as u64,
-            lkey: self.pinned.registration().lkey(),
+            addr: registration.iova(),
+            len: self.len() as u64,
+            lkey: registration.lkey(),
             usage: self.usage,
             domain: self.peer.domain_identity(),
             region: PhantomData,
@@ -158,16 +154,21 @@ impl LocalRegion {
     ///
     /// Whoever has them can use the region as far as its usage goes; they are not encrypted.
     #[doc(alias = "rpma_mr_get_descriptor")]
-    pub fn descriptor(&self) -> [u8; DESCRIPTOR_SIZE] {
-        let mut bytes = [0; DESCRIPTOR_SIZE];
-        bytes[..8].copy_from_slice(&(self.as_ptr() as u64).to_le_bytes());
-        bytes[8..16].copy_from_slice(&(self.len as u64).to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.pinned.registration().rkey().0.to_le_bytes());
-        bytes[20] = self.usage.bits();
-        bytes
+    pub fn descriptor(&self) -> [u8; Self::DESCRIPTOR_SIZE] {
+        let registration = self.pinned.registration();
+        Descriptor {
+            addr: registration.iova(),
+            len: self.len() as u64,
+            rkey: registration.rkey().0,
+            usage: self.usage,
+        }
+        .encode()
     }
 
     /// Ends the registration and unmaps the memory now.
+    ///
+    /// A region of a file is best closed after the connections: on some devices (siw) a transfer that
+    /// is under way may reach its memory a little later, which is then the file's.
     ///
     /// # Errors
     /// The refused deregistration; the memory is then leaked, since the device may still use it.
@@ -181,7 +182,7 @@ impl fmt::Debug for LocalRegion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LocalRegion")
             .field("addr", &self.as_ptr())
-            .field("len", &self.len)
+            .field("len", &self.len())
             .field("usage", &self.usage)
             .finish_non_exhaustive()
     }

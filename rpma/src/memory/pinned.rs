@@ -1,54 +1,91 @@
-//! A mapping of our own together with its registration: unmapped only after the device let go.
+//! Memory together with its registration: unmapped only after the device let go.
 
-use std::io;
 use std::mem::ManuallyDrop;
 
-use cm::verbs::{AccessFlags, MemoryRegion, Origin, ProtectionDomain};
-use memmap2::{MmapMut, MmapRaw};
+use cm::verbs::{self, AccessFlags, MemoryRegion, Origin, ProtectionDomain};
 
+use super::Usage;
+use super::mapping::Mapping;
+use super::registrar::Registrar;
 use crate::error::{Error, ErrorKind};
 
-/// Zeroed pages that nothing else uses, registered with a device.
+/// Memory registered with a device.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     /// Taken only while both go away.
     registration: ManuallyDrop<MemoryRegion>,
+    access: AccessFlags,
     origin: Origin,
-    memory: ManuallyDrop<MmapRaw>,
+    mapping: ManuallyDrop<Mapping>,
 }
 
-// SAFETY: the mapping belongs to this object, and whoever accesses it answers for that access.
+// SAFETY: the mapping belongs to this object or to somebody who has vouched for it, and whoever
+// accesses it answers for that access.
 unsafe impl Send for Pinned {}
 // SAFETY: `&Pinned` gives out an address and keys.
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
-    /// Maps and registers `len` bytes, at least 1.
+    /// Maps `len` zeroed bytes, at least 1, in pages that nothing else uses, and registers them.
     pub(crate) fn alloc(
         domain: &ProtectionDomain,
+        registrar: &Registrar,
         len: usize,
-        access: AccessFlags,
+        usage: Usage,
     ) -> Result<Self, Error> {
-        let no_memory = |source| Error::Memory { len, source };
-        // Lengths that no address space has would overflow the rounding to pages.
-        if len > usize::MAX / 2 {
-            return Err(no_memory(io::Error::from_raw_os_error(libc::ENOMEM)));
-        }
+        let mapping = Mapping::anonymous(len)?;
+        // SAFETY: nobody else knows of the mapping.
+        Ok(unsafe { Self::register(domain, registrar, mapping, usage) }?)
+    }
+
+    /// Registers a mapping.
+    ///
+    /// # Safety
+    /// - No Rust reference to the mapping exists, or is formed until its registration has ended;
+    ///   with a usage by which no device writes to it, no `&mut`.
+    /// - A foreign mapping stays until then, and for ever if that fails.
+    pub(super) unsafe fn register(
+        domain: &ProtectionDomain,
+        registrar: &Registrar,
+        mapping: Mapping,
+        usage: Usage,
+    ) -> Result<Self, verbs::Error> {
+        Self::attach(registrar, mapping, usage, |mapping, access| {
+            // SAFETY: the caller vouches for foreign memory and for references; our own mapping is
+            // unmapped only after the registration has ended (see `release`).
+            unsafe { MemoryRegion::register(domain, mapping.start(), mapping.len(), access) }
+        })
+    }
+
+    /// Registers by `attempt`, which must be of this mapping.
+    pub(super) fn attach(
+        registrar: &Registrar,
+        mapping: Mapping,
+        usage: Usage,
+        attempt: impl Fn(&Mapping, AccessFlags) -> Result<MemoryRegion, verbs::Error>,
+    ) -> Result<Self, verbs::Error> {
         let origin = Origin::current("ibv_reg_mr")?;
-        let memory = MmapRaw::from(MmapMut::map_anon(len).map_err(no_memory)?);
-        // SAFETY: the mapping is our own, no reference to it is ever formed, and it is unmapped
-        // only after the registration has ended (see `release`).
-        let registration =
-            unsafe { MemoryRegion::register(domain, memory.as_mut_ptr(), len, access) }?;
+        let (registration, access) =
+            registrar.register(usage, |access| attempt(&mapping, access))?;
         Ok(Self {
             registration: ManuallyDrop::new(registration),
+            access,
             origin,
-            memory: ManuallyDrop::new(memory),
+            mapping: ManuallyDrop::new(mapping),
         })
     }
 
     pub(crate) fn registration(&self) -> &MemoryRegion {
         &self.registration
+    }
+
+    /// What the device has granted.
+    pub(super) fn access(&self) -> AccessFlags {
+        self.access
+    }
+
+    pub(super) fn mapping(&self) -> &Mapping {
+        &self.mapping
     }
 
     /// An error in a forked child, which has a copy of the memory, or, where the library keeps
@@ -59,7 +96,7 @@ impl Pinned {
     }
 
     pub(crate) fn as_ptr(&self) -> *mut u8 {
-        self.memory.as_mut_ptr()
+        self.mapping.start()
     }
 
     /// Deregisters and unmaps, or leaks both and says why.
@@ -74,7 +111,7 @@ impl Pinned {
         match registration.close() {
             Ok(()) => {
                 // SAFETY: called once; the device no longer reaches the memory.
-                unsafe { ManuallyDrop::drop(&mut self.memory) };
+                unsafe { ManuallyDrop::drop(&mut self.mapping) };
                 Ok(())
             }
             Err(failed) => {

@@ -34,6 +34,7 @@ impl Usage {
     /// The access that the device must grant.
     ///
     /// Flushing is done by reading, so it grants remote reads, as C peers of any version expect.
+    /// Taking a write from memory needs no right to change it.
     pub(crate) fn access(self, transport: TransportType) -> AccessFlags {
         let mut access = AccessFlags::empty();
         if self.intersects(Self::READ_SRC.union(Self::FLUSH)) {
@@ -48,6 +49,25 @@ impl Usage {
         }
         if self.contains(Self::WRITE_DST) {
             access |= AccessFlags::REMOTE_WRITE | AccessFlags::LOCAL_WRITE;
+        }
+        access
+    }
+
+    /// The access that is asked for where the device offers it, and done without where the
+    /// registration then fails.
+    ///
+    /// Flushes that the device does by itself, and atomics: they give back the old value, and put a
+    /// new one there.
+    pub(crate) fn optional_access(self) -> AccessFlags {
+        let mut access = AccessFlags::empty();
+        if self.contains(Self::FLUSH_VISIBILITY) {
+            access |= AccessFlags::FLUSH_GLOBAL;
+        }
+        if self.contains(Self::FLUSH_PERSISTENT) {
+            access |= AccessFlags::FLUSH_PERSISTENT;
+        }
+        if self.contains(Self::READ_SRC.union(Self::WRITE_DST)) {
+            access |= AccessFlags::REMOTE_ATOMIC;
         }
         access
     }
@@ -77,6 +97,24 @@ mod tests {
         ] {
             assert_eq!(usage.access(TransportType::INFINIBAND), ib, "{usage:?}");
             assert_eq!(usage.access(TransportType::IWARP), iwarp, "{usage:?}");
+        }
+    }
+
+    #[test]
+    fn what_only_some_devices_grant_is_asked_for_by_its_usage() {
+        let both = Usage::READ_SRC | Usage::WRITE_DST;
+        for (usage, expected) in [
+            (Usage::FLUSH_VISIBILITY, AccessFlags::FLUSH_GLOBAL),
+            (Usage::FLUSH_PERSISTENT, AccessFlags::FLUSH_PERSISTENT),
+            (both, AccessFlags::REMOTE_ATOMIC),
+            (
+                both.complement().difference(Usage::FLUSH),
+                AccessFlags::empty(),
+            ),
+            (Usage::READ_SRC, AccessFlags::empty()),
+            (Usage::WRITE_DST, AccessFlags::empty()),
+        ] {
+            assert_eq!(usage.optional_access(), expected, "{usage:?}");
         }
     }
 

@@ -5,6 +5,7 @@ mod connecting;
 mod failing;
 mod faults;
 mod forked;
+mod memory;
 mod operations;
 mod queues;
 mod regions;

@@ -62,7 +62,7 @@ fn receives_on_the_request() -> Outcome {
     for round in 0..rounds(100, 1000) as u64 {
         phase(format!("round {round}"));
         source.store(0, &pattern::bytes(round, 64))?;
-        target.fill(0);
+        target.fill(0)?;
         let request = ConnectionRequest::new(&client_peer, endpoint.local_addr(), &config)?;
         let client = request.connect(PrivateData::none())?;
         let request = endpoint.next_connection_request(&config, WAIT)?;

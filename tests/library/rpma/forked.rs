@@ -107,6 +107,9 @@ fn in_child(pair: Pair, targets: Targets, endpoint: Endpoint) -> i32 {
         endpoint.try_next_connection_request(&config).map(drop),
         ConnectionRequest::new(peer, endpoint.local_addr(), &config).map(drop),
         Peer::new(peer.device()).map(drop),
+        targets.client.fill(0xff),
+        targets.client.store_u64(0, !0),
+        targets.client.persist(..),
     ];
     for (number, answer) in answers.iter().enumerate() {
         let forked = answer
@@ -117,8 +120,6 @@ fn in_child(pair: Pair, targets: Targets, endpoint: Endpoint) -> i32 {
             return i32::try_from(number).unwrap_or(99) + 1;
         }
     }
-    // Has no answer, and does nothing.
-    targets.client.fill(0xff);
     drop(pair);
     drop(targets);
     drop(endpoint);

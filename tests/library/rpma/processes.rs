@@ -101,7 +101,7 @@ fn a_stopped_peer() -> Outcome {
     own.store(0, &pattern::bytes(6, LEN))?;
     connection.write(memory.as_span(), own.as_span(), Signal::Always, 1)?;
     completed(connection.cq())?;
-    own.fill(0);
+    own.fill(0)?;
     connection.read(own.as_span(), memory.as_span(), Signal::Always, 2)?;
     completed(connection.cq())?;
     let mut found = [0; LEN];
