@@ -1,7 +1,7 @@
 //! Waiting in a tokio runtime.
 
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -52,12 +52,28 @@ impl<T: AsFd> Async<T> {
     /// # Panics
     /// Outside a tokio runtime that has its I/O driver enabled.
     pub fn new(value: T) -> Result<Self, Error> {
+        Self::with_descriptor(value, |value| Ok(value.as_fd()))
+    }
+}
+
+impl<T> Async<T> {
+    /// Registers the descriptor that `of` finds in `value` with the runtime.
+    ///
+    /// # Errors
+    /// That of `of`, and as [`new`](Self::new).
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn with_descriptor<E: From<Error>>(
+        value: T,
+        of: impl for<'a> FnOnce(&'a T) -> Result<BorrowedFd<'a>, E>,
+    ) -> Result<Self, E> {
         let failed = |verb, error: std::io::Error| {
             let errno = error.raw_os_error().unwrap_or(libc::EIO);
             Error::from(verbs::Error::from_errno(verb, errno))
         };
         // A copy, which stays registered although the value moves.
-        let fd = value.as_fd().try_clone_to_owned();
+        let fd = of(&value)?.try_clone_to_owned();
         let fd = fd.map_err(|error| failed("fcntl", error))?;
         // SAFETY: an owned descriptor is always the same one, and open until it is dropped, which the
         // registration does after it has taken the descriptor out of the runtime.
@@ -68,9 +84,27 @@ impl<T: AsFd> Async<T> {
             value: Some(value),
         })
     }
-}
 
-impl<T> Async<T> {
+    /// Calls `attempt`, which never blocks, until it gives something, and sleeps until the descriptor is
+    /// readable in between. What `attempt` has taken is given at once: nothing is lost when this is dropped.
+    ///
+    /// # Errors
+    /// Those of `attempt`, and of the runtime.
+    ///
+    /// # Panics
+    /// When the value was spent.
+    pub async fn attempt<R, E: From<Error>>(
+        &mut self,
+        mut attempt: impl FnMut(&T) -> Result<Option<R>, E>,
+    ) -> Result<R, E> {
+        // Others have their turn also when there is always something.
+        tokio::task::consume_budget().await;
+        if let Some(got) = attempt(self.get_ref())? {
+            return Ok(got);
+        }
+        self.until(|value| attempt(held(value))).await
+    }
+
     /// The value, for what does not wait. An event that is taken through it is taken.
     ///
     /// # Panics
@@ -85,16 +119,16 @@ impl<T> Async<T> {
     }
 
     /// Calls `attempt` until it gives something.
-    async fn until<R>(
+    async fn until<R, E: From<Error>>(
         &mut self,
-        mut attempt: impl FnMut(&mut Option<T>) -> Result<Option<R>, Error>,
-    ) -> Result<R, Error> {
+        mut attempt: impl FnMut(&mut Option<T>) -> Result<Option<R>, E>,
+    ) -> Result<R, E> {
         loop {
             // Nothing is in hand while this waits.
             let readable = self.ready.readable().await;
             let mut ready = readable.map_err(|error| {
                 let errno = error.raw_os_error().unwrap_or(libc::EIO);
-                verbs::Error::from_errno("epoll_wait", errno)
+                Error::from(verbs::Error::from_errno("epoll_wait", errno))
             })?;
             if let Some(got) = attempt(&mut self.value)? {
                 return Ok(got);

@@ -57,6 +57,8 @@
 #[doc = include_str!("../../README.md")]
 struct Readme;
 
+#[cfg(feature = "tokio")]
+mod asynchronous;
 mod channel;
 mod connection;
 mod cq;
@@ -77,6 +79,8 @@ pub use cm::verbs::{
 };
 pub use cm::{ListenOptions, RejectReason};
 
+#[cfg(feature = "tokio")]
+pub use crate::asynchronous::Async;
 pub use crate::channel::CompletionChannel;
 pub use crate::connection::{
     AtomicWriteMethod, Batch, Connection, ConnectionConfig, ConnectionEvent, ConnectionRequest,

@@ -16,7 +16,7 @@ use crate::error::Error;
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// How often the device is asked whether data has come while the last message is awaited.
-const LOOK: Duration = Duration::from_millis(50);
+pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
 impl Connection {
     /// Waits for the next event; carries the handshake out on the way.
@@ -38,14 +38,8 @@ impl Connection {
     /// # Errors
     /// The failed step.
     pub fn try_next_event(&self) -> Result<Option<ConnectionEvent>, Error> {
-        let event = self.link.try_next_event()?;
-        if event.is_none() && self.awaits_data() {
-            self.look_for_data()?;
-        }
-        Ok(event.map(|event| {
-            self.keep_private_data(&event);
-            ConnectionEvent::from(&event)
-        }))
+        let event = self.try_next_link_event()?;
+        Ok(event.as_ref().map(ConnectionEvent::from))
     }
 
     /// Waits until data can flow.
@@ -66,6 +60,28 @@ impl Connection {
         Ok(())
     }
 
+    /// As [`wait_established`](Self::wait_established), without waiting: `None` while it may come yet.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn try_established(&self) -> Result<Option<()>, Error> {
+        while !self.link.is_established()? {
+            let Some(event) = self.try_next_link_event()? else {
+                return Ok(None);
+            };
+            if self.link.established(event)?.is_some() {
+                break;
+            }
+        }
+        Ok(Some(()))
+    }
+
+    fn try_next_link_event(&self) -> Result<Option<cm::ConnectionEvent>, Error> {
+        let event = self.link.try_next_event()?;
+        if event.is_none() && self.awaits_data() {
+            self.look_for_data()?;
+        }
+        Ok(event.map(|event| self.kept(event)))
+    }
+
     fn next_link_event(&self, deadline: Deadline) -> Result<cm::ConnectionEvent, Error> {
         while self.awaits_data() && !deadline.has_passed() {
             match self.link.next_event(deadline.min(Deadline::after(LOOK))) {
@@ -79,7 +95,7 @@ impl Connection {
 
     /// Whether the last message of the handshake may have been lost: then the peer's first data
     /// stands for it.
-    fn awaits_data(&self) -> bool {
+    pub(crate) fn awaits_data(&self) -> bool {
         self.awaits_data.get() && self.link.state() == ConnectionState::Connecting
     }
 

@@ -24,6 +24,8 @@ pub use self::post::{
 };
 pub use self::request::ConnectionRequest;
 
+#[cfg(feature = "tokio")]
+pub(crate) use self::handshake::LOOK;
 pub(crate) use self::queues::ring;
 
 use self::link::Link;

@@ -1,7 +1,10 @@
+mod asynchronous;
 mod batches;
 mod combinations;
 mod common;
 mod connecting;
+mod dispatched;
+mod events;
 mod failing;
 mod faults;
 mod forked;
@@ -9,4 +12,6 @@ mod memory;
 mod operations;
 mod queues;
 mod regions;
+mod sharing;
+mod threads;
 mod transfer;

@@ -15,7 +15,7 @@ use crate::workspace;
 
 /// What to build for the tests on the fake device.
 const ON_FAKE: &str =
-    "--package verbs --package cm --package rpma --features cm/tokio --lib --test fake";
+    "--package verbs --package cm --package rpma --features cm/tokio,rpma/tokio --lib --test fake";
 
 /// The same in two parts that take about as long under Miri, where tests run one after the other.
 const ON_FAKE_HALVES: [&str; 2] = [
