@@ -65,6 +65,7 @@ mod cq;
 mod device;
 mod endpoint;
 mod error;
+pub mod gpspm;
 mod memory;
 mod peer;
 mod peer_config;

@@ -8,6 +8,7 @@ mod events;
 mod failing;
 mod faults;
 mod forked;
+mod gpspm;
 mod memory;
 mod operations;
 mod queues;

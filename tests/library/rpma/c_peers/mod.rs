@@ -5,6 +5,8 @@
 mod connections;
 mod data;
 mod depth;
+mod gpspm;
+mod messages;
 
 use std::process::Command;
 use std::time::Duration;
@@ -16,10 +18,16 @@ use rpma::{
 };
 
 pub(crate) fn tests() -> Vec<Test> {
-    [depth::tests(), connections::tests(), data::tests()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        depth::tests(),
+        connections::tests(),
+        data::tests(),
+        messages::tests(),
+        gpspm::tests(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// What the C program ends with when it got other bytes than it must.
