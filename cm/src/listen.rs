@@ -218,9 +218,21 @@ impl<S: EventSource> Request<S> {
     /// Brings a new queue pair to INIT, so that receives can be posted before accepting.
     ///
     /// # Errors
-    /// The failed call.
+    /// The failed call. EINVAL of `rdma_init_qp_attr` says that the peer has given up meanwhile: take the next request.
     pub fn init_qp(&self, qp: &QueuePair) -> Result<(), Error> {
-        self.incoming.id().init_qp(qp)
+        let initialised = self.incoming.id().init_qp(qp);
+        initialised.map_err(|error| match error {
+            Error::Call(call)
+                if call.verb() == "rdma_init_qp_attr" && call.errno() == Some(libc::EINVAL) =>
+            {
+                call.with_detail(format!("request of {}", self.peer))
+                    .with_hint(
+                        "the peer has given up before it was accepted: take the next request",
+                    )
+                    .into()
+            }
+            other => other,
+        })
     }
 
     /// The extended connection capabilities that the peer told; all zero when none.

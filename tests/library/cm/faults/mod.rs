@@ -3,6 +3,8 @@
 //! What opens the devices of the wire is a process of its own: librdmacm keeps them open to its end, and up to Linux 6.12 they
 //! cannot be removed before.
 
+mod peers;
+mod unreachable;
 mod wire;
 
 use std::time::{Duration, Instant};
@@ -16,11 +18,14 @@ use rpma::cm::{ConnParams, ConnectOptions, Connection, Deadline, Error, ListenOp
 use crate::raw::{Queues, RawPair, poll, try_poll};
 
 pub(super) fn roles() -> Vec<Role> {
-    [wire::ROLES].concat()
+    [wire::ROLES, peers::ROLES, unreachable::ROLES].concat()
 }
 
 pub(super) fn tests() -> Vec<Test> {
-    [wire::tests()].into_iter().flatten().collect()
+    [wire::tests(), peers::tests(), unreachable::tests()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// Makes a wire, and runs the role on it.
