@@ -152,9 +152,10 @@ impl<S: EventSource> Resolved<S> {
     /// Brings a new queue pair to INIT, so that receives can be posted before connecting.
     ///
     /// # Errors
-    /// The failed call.
+    /// [`Error::DeviceRemoved`], or the failed call.
     pub fn init_qp(&self, qp: &QueuePair) -> Result<(), Error> {
-        self.0.id.init_qp(qp)
+        let initialised = self.0.id.init_qp(qp);
+        initialised.map_err(|error| error.or_removed(self.0.peer))
     }
 
     /// Tells the peer these extended connection capabilities with the request.
@@ -171,7 +172,7 @@ impl<S: EventSource> Resolved<S> {
     /// Returns at once; [`Connection::wait_established`] waits for the answer.
     ///
     /// # Errors
-    /// [`Error::PrivateDataTooLong`] above 56 bytes (iWARP 255), or the failed call.
+    /// [`Error::PrivateDataTooLong`] above 56 bytes (iWARP 255), [`Error::DeviceRemoved`], or the failed call.
     #[doc(alias = "rdma_connect")]
     pub fn connect(
         self,
@@ -197,7 +198,8 @@ impl<S: EventSource> Resolved<S> {
         id.origin().check(verb)?;
         // SAFETY: the id has device and route; parameters and private data are live.
         let ret = unsafe { sys::rdma_connect(id.raw(), &mut c) };
-        check(verb, ret).map_err(|e| e.with_detail(format!("peer {peer}")))?;
+        check(verb, ret)
+            .map_err(|e| Error::from(e.with_detail(format!("peer {peer}"))).or_removed(peer))?;
         Ok(Connection::new(
             qp,
             id,

@@ -117,6 +117,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// The same, told in our words when it is the answer that the kernel gives to every call on an id whose device goes away.
+    pub(crate) fn or_removed(self, peer: SocketAddr) -> Self {
+        match self {
+            Self::Call(call) if call.errno() == Some(libc::ENXIO) => Self::DeviceRemoved { peer },
+            other => other,
+        }
+    }
+
     /// What to try, where that is known.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
@@ -176,6 +184,15 @@ fn lacks_scope(addr: SocketAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_every_call_answers_on_a_device_that_goes_away_is_told_as_that() {
+        let peer: SocketAddr = "192.0.2.1:7".parse().expect("an address");
+        let of =
+            |errno| Error::from(verbs::Error::from_errno("rdma_connect", errno)).or_removed(peer);
+        assert_eq!(of(libc::ENXIO), Error::DeviceRemoved { peer });
+        assert!(matches!(of(libc::EINVAL), Error::Call(_)));
+    }
 
     #[test]
     fn a_link_local_address_without_its_scope_is_told_to_have_one() {

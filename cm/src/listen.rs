@@ -218,7 +218,7 @@ impl<S: EventSource> Request<S> {
     /// Brings a new queue pair to INIT, so that receives can be posted before accepting.
     ///
     /// # Errors
-    /// The failed call. EINVAL of `rdma_init_qp_attr` says that the peer has given up meanwhile: take the next request.
+    /// [`Error::DeviceRemoved`], or the failed call. EINVAL of `rdma_init_qp_attr` says that the peer has given up meanwhile: take the next request.
     pub fn init_qp(&self, qp: &QueuePair) -> Result<(), Error> {
         let initialised = self.incoming.id().init_qp(qp);
         initialised.map_err(|error| match error {
@@ -231,7 +231,7 @@ impl<S: EventSource> Request<S> {
                     )
                     .into()
             }
-            other => other,
+            other => other.or_removed(self.peer),
         })
     }
 
@@ -259,18 +259,28 @@ impl<S: EventSource> Request<S> {
     /// failure the request is rejected.
     ///
     /// # Errors
-    /// [`Error::PrivateDataTooLong`] above 196 bytes (iWARP 255), or the failed call.
+    /// [`Error::PrivateDataTooLong`] above 196 bytes (iWARP 255), [`Error::DeviceRemoved`], or the failed call.
     #[doc(alias = "rdma_accept")]
     #[doc(alias = "rdma_migrate_id")]
     pub fn accept(
-        mut self,
+        self,
         qp: impl Into<Arc<QueuePair>>,
+        params: &ConnParams,
+        private_data: &[u8],
+    ) -> Result<Connection<S>, Error> {
+        let peer = self.peer;
+        let accepted = self.accept_with(qp.into(), params, private_data);
+        accepted.map_err(|error| error.or_removed(peer))
+    }
+
+    fn accept_with(
+        mut self,
+        qp: Arc<QueuePair>,
         params: &ConnParams,
         private_data: &[u8],
     ) -> Result<Connection<S>, Error> {
         let verb = "rdma_accept";
         let transport = self.context.transport();
-        let qp = qp.into();
         check_queue_pair(&qp, &self.context, verb)?;
         Message::Accept.check_private_data(transport, private_data)?;
         params.check(verb)?;
@@ -306,11 +316,14 @@ impl<S: EventSource> Request<S> {
     /// meanwhile is no error.
     ///
     /// # Errors
-    /// [`Error::PrivateDataTooLong`], or the failed call. The request is gone either way.
+    /// [`Error::PrivateDataTooLong`], [`Error::DeviceRemoved`] (the peer is told by the kernel), or the failed call. The
+    /// request is gone either way.
     #[doc(alias = "rdma_reject")]
     pub fn reject(self, private_data: &[u8]) -> Result<(), Error> {
         Message::Reject.check_private_data(self.context.transport(), private_data)?;
-        self.incoming.reject(private_data)
+        let peer = self.peer;
+        let rejected = self.incoming.reject(private_data);
+        rejected.map_err(|error| error.or_removed(peer))
     }
 
     /// Says no because the peer's extended connection capabilities do not fit, with up to 148 bytes
@@ -321,7 +334,9 @@ impl<S: EventSource> Request<S> {
     #[doc(alias = "rdma_reject_ece")]
     pub fn reject_ece(self, private_data: &[u8]) -> Result<(), Error> {
         Message::Reject.check_private_data(self.context.transport(), private_data)?;
-        self.incoming.reject_ece(private_data)
+        let peer = self.peer;
+        let rejected = self.incoming.reject_ece(private_data);
+        rejected.map_err(|error| error.or_removed(peer))
     }
 }
 

@@ -76,7 +76,8 @@ impl<S: EventSource> Search<S> {
         let until = self.deadline.min(Deadline::after(self.patience));
         self.asked = (Instant::now(), until.remaining());
         self.patience = (2 * self.patience).min(LAST_PATIENCE);
-        self.id.resolve_addr(self.source, self.peer, until)
+        let asked = self.id.resolve_addr(self.source, self.peer, until);
+        asked.map_err(|error| error.or_removed(self.peer))
     }
 
     /// What to do when the kernel has not found the address in time: ask again while there is some left.
@@ -133,7 +134,7 @@ impl<S: EventSource> Search<S> {
                             errno: libc::ENODEV,
                         }
                     }
-                    _ => error,
+                    _ => error.or_removed(peer),
                 })?;
                 Ok(false)
             }

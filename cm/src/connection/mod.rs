@@ -285,8 +285,13 @@ impl<S: EventSource> Connection<S> {
         // SAFETY: the id is live and a connection was at least begun.
         let ret = unsafe { sys::rdma_disconnect(self.id.raw()) };
         match check(verb, ret) {
-            // There is no connection any more, or not yet: nothing to end.
-            Err(error) if !matches!(error.errno(), Some(libc::EINVAL | libc::ENOTCONN)) => {
+            // There is no connection any more, or not yet, or no device: nothing to end.
+            Err(error)
+                if !matches!(
+                    error.errno(),
+                    Some(libc::EINVAL | libc::ENOTCONN | libc::ENXIO)
+                ) =>
+            {
                 Err(error.into())
             }
             _ => Ok(()),

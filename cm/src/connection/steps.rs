@@ -29,7 +29,14 @@ impl<S: EventSource> Connection<S> {
                     let given_up = self.state() == ConnectionState::Closed;
                     self.end();
                     self.decline();
-                    return if given_up { Ok(None) } else { Err(error) };
+                    if given_up {
+                        return Ok(None);
+                    }
+                    // The peer may have taken its answer back before it was read: then the event that says why is there.
+                    return match self.events.try_next()? {
+                        Some(arrived) => self.take(arrived.event),
+                        None => Err(error.or_removed(self.peer)),
+                    };
                 }
                 if !self.state.establish() {
                     self.hang_up();

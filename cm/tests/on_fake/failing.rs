@@ -3,10 +3,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use cm::verbs::sys::fake::control::{self, Session};
+use cm::verbs::sys::fake::control::{self, Session, Target};
 use cm::{ConnParams, ConnectionEvent, Deadline, Error, ListenOptions, Listener};
 
-use super::common::{iwarp, queue_pair, resolve, roce, soon};
+use super::common::{
+    accepted, connect, established, iwarp, listen, queue_pair, resolve, roce, soon,
+};
 
 /// A connection from its beginning to its end; the first error ends it.
 fn a_whole_connection(addr: SocketAddr) -> Result<(), Error> {
@@ -129,4 +131,53 @@ fn leaks_an_id_that_cannot_be_destroyed_and_goes_on() {
         assert!(fake.faults_happened());
     }
     fake.discard();
+}
+
+#[test]
+fn an_answer_that_was_taken_back_before_it_was_read_is_a_rejection() {
+    let fake = control::session();
+    let (client, server) = accepted(roce()).expect("accepted");
+    // The kernel has the rejection already when the answer is taken, and does not know the connection any more.
+    fake.inject(Target::Active, 8, 28, Some(b"no"));
+    fake.fail("rdma_init_qp_attr", 0, libc::EINVAL);
+    let error = client.wait_established(soon()).expect_err("no connection");
+    assert!(
+        matches!(&error, Error::Rejected { reason, .. } if reason.raw() == 28),
+        "{error}"
+    );
+    drop((client, server));
+    fake.finish();
+}
+
+#[test]
+fn a_device_that_goes_away_is_told_by_whichever_call_meets_it_first() {
+    let fake = control::session();
+    for call in [
+        "rdma_resolve_route",
+        "rdma_init_qp_attr",
+        "rdma_connect",
+        "rdma_migrate_id",
+        "rdma_accept",
+        "rdma_establish",
+    ] {
+        fake.fail(call, 0, libc::ENXIO);
+        let error = a_whole_connection(roce()).expect_err(call);
+        assert!(
+            matches!(error, Error::DeviceRemoved { .. }),
+            "{call}: {error}"
+        );
+    }
+    let listener = listen(roce()).expect("a listener");
+    let client = connect(listener.local_addr(), b"").expect("a request");
+    let request = listener.next_request(soon()).expect("a request");
+    fake.fail("rdma_reject", 0, libc::ENXIO);
+    let error = request.reject(b"").expect_err("no device");
+    assert!(matches!(error, Error::DeviceRemoved { .. }), "{error}");
+    drop((client, listener));
+    // Nothing is left to be ended.
+    let (client, server) = established(roce()).expect("a connection");
+    fake.fail("rdma_disconnect", 0, libc::ENXIO);
+    client.disconnect().expect("no failure");
+    drop((client, server));
+    fake.finish();
 }

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use harness::{
@@ -10,7 +11,7 @@ use harness::{
 use rpma::cm::{ConnParams, ConnectOptions, Deadline, Error, Resolving};
 
 use super::dropped_quickly;
-use crate::raw::{Queues, begin, listener};
+use crate::raw::{Queues, RawPair, begin, listener};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -18,6 +19,11 @@ pub(crate) fn tests() -> Vec<Test> {
             "connecting_to_a_machine_that_never_answers_ends_at_the_deadline",
             &[Need::Device, Need::Root, Need::Tool("ip")],
             a_machine_that_never_answers,
+        ),
+        test(
+            "an_attempt_that_another_thread_ends_returns_at_once_and_the_next_one_connects",
+            &[Need::Device, Need::Root, Need::Tool("ip")],
+            ended_by_another_thread,
         ),
         test(
             "an_acceptance_whose_client_vanished_ends_at_the_deadline",
@@ -102,6 +108,41 @@ fn a_machine_that_never_answers() -> Outcome {
         dropped_quickly("the connection", connection)?;
         dropped_quickly("the queues", queues)?;
     }
+    Ok(())
+}
+
+fn ended_by_another_thread() -> Outcome {
+    let hole = BlackHole::new()?;
+    let to = SocketAddr::new(hole.0, 7204);
+    let deadline = Deadline::after(WAIT);
+    let resolved = Resolving::start(to, &ConnectOptions::default(), deadline)?.wait()?;
+    let (queues, qp) = Queues::new(resolved.context())?;
+    resolved.init_qp(&qp)?;
+    let connection = resolved.connect(qp, &ConnParams::default(), &[])?;
+    let moment = Duration::from_millis(300);
+    let start = Instant::now();
+    let waited = thread::scope(|scope| {
+        let waiter = scope.spawn(|| connection.wait_established(deadline));
+        thread::sleep(moment);
+        let ended = connection.disconnect();
+        (ended, waiter.join())
+    });
+    let took = start.elapsed();
+    waited.0?;
+    let error = waited.1.map_err(|_| "the waiting thread panicked")?.err();
+    ensure!(
+        matches!(error, Some(Error::Disconnected { peer }) if peer == to),
+        "{error:?}"
+    );
+    ensure!(took < moment + SLACK, "took {took:?}");
+    dropped_quickly("the connection", connection)?;
+    dropped_quickly("the queues", queues)?;
+    // What is given up before, in another thread, is dropped there.
+    let resolving = Resolving::start(to, &ConnectOptions::default(), deadline)?;
+    thread::spawn(move || drop(resolving))
+        .join()
+        .map_err(|_| "the thread panicked")?;
+    drop(RawPair::new()?);
     Ok(())
 }
 

@@ -4,6 +4,7 @@
 //! cannot be removed before.
 
 mod peers;
+mod removal;
 mod unreachable;
 mod wire;
 
@@ -18,14 +19,25 @@ use rpma::cm::{ConnParams, ConnectOptions, Connection, Deadline, Error, ListenOp
 use crate::raw::{Queues, RawPair, poll, try_poll};
 
 pub(super) fn roles() -> Vec<Role> {
-    [wire::ROLES, peers::ROLES, unreachable::ROLES].concat()
+    [
+        wire::ROLES,
+        peers::ROLES,
+        removal::ROLES,
+        unreachable::ROLES,
+    ]
+    .concat()
 }
 
 pub(super) fn tests() -> Vec<Test> {
-    [wire::tests(), peers::tests(), unreachable::tests()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        wire::tests(),
+        peers::tests(),
+        removal::tests(),
+        unreachable::tests(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// Makes a wire, and runs the role on it.
