@@ -27,7 +27,8 @@ pub(super) fn tests() -> Vec<Test> {
             "a_peer_that_is_frozen_takes_what_it_has_room_for_and_nothing_waits_for_it",
             LINK,
             || on_a_wire("frozen_peer"),
-        ),
+        )
+        .long(),
         test(
             "a_neighbour_that_changes_is_told_and_ends_no_connection_by_itself",
             LINK,
