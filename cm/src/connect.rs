@@ -83,6 +83,15 @@ impl<S: EventSource> Resolving<S> {
         Search::begin(events, home, lane, space, peer, options, deadline).map(Self)
     }
 
+    pub(crate) fn of(search: Search<S>) -> Self {
+        Self(search)
+    }
+
+    /// Whether the peer's address is known, as far as the events taken tell: what is looked for now is the route.
+    pub fn has_address(&self) -> bool {
+        self.0.has_address()
+    }
+
     /// How long an acknowledgement is waited for: 4.096 µs · 2^`code`, up to 31. Asks the connection
     /// manager for it, which tells the peer; [`ConnParams::ack_timeout`] is our own queue pair's.
     ///

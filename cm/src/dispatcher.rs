@@ -11,6 +11,7 @@ use verbs::{Deadline, wait_readable};
 
 use crate::channel::EventChannel;
 use crate::connect::{ConnectOptions, Resolving};
+use crate::connector::Connector;
 use crate::datagram::{DatagramListener, DatagramResolving, Multicast};
 use crate::error::Error;
 use crate::event::RawId;
@@ -118,6 +119,16 @@ impl Dispatcher {
         let events = Routed::new();
         let lane = events.lane();
         Resolving::begin(events, &self.home(), Some(lane), peer, options, deadline)
+    }
+
+    /// Makes an id that is going to connect, as [`Connector::new`].
+    ///
+    /// # Errors
+    /// As [`Connector::new`].
+    pub fn connector(&self, options: &IdOptions) -> Result<Connector<Routed>, Error> {
+        let events = Routed::new();
+        let lane = events.lane();
+        Connector::begin(events, &self.home(), Some(lane), options)
     }
 
     /// Listens at `addr`, as [`Listener::bind`]. [`ListenOptions::backlog`] requests wait for

@@ -1,7 +1,7 @@
 //! The RDMA connection manager: connections by IP address, for queue pairs that you own.
 //!
 //! ```text
-//! active:   Resolving → Resolved → Connection (connecting → established → closed)
+//! active:   (Connector →) Resolving → Resolved → Connection (connecting → established → closed)
 //! passive:  Listener  → Request  → Connection (connecting → established → closed)
 //!
 //! datagrams, asking:     DatagramResolving → DatagramResolved → DatagramLookup → DatagramPeer
@@ -53,6 +53,7 @@ mod asynchronous;
 mod channel;
 mod connect;
 mod connection;
+mod connector;
 mod datagram;
 mod device;
 mod dispatcher;
@@ -74,6 +75,7 @@ pub use verbs::Deadline;
 pub use crate::asynchronous::Async;
 pub use crate::connect::{ConnectOptions, Progress, Resolved, Resolving};
 pub use crate::connection::{Connection, ConnectionEvent, ConnectionState};
+pub use crate::connector::Connector;
 pub use crate::datagram::{
     DatagramListener, DatagramLookup, DatagramPeer, DatagramRequest, DatagramResolved,
     DatagramResolving, Group, GroupState, JoinKind, Multicast, MulticastEvent,

@@ -25,6 +25,7 @@ pub(crate) struct Search<S> {
     patience: Duration,
     /// When it was asked, and how long it may look.
     asked: (Instant, Duration),
+    has_address: bool,
     deadline: Deadline,
 }
 
@@ -58,13 +59,25 @@ impl<S: EventSource> Search<S> {
     ) -> Result<Self, Error> {
         let id = Id::new(space, home, lane)?;
         id.set_options(&options.id)?;
+        Self::of(id, events, options.source, peer, deadline)
+    }
+
+    /// Starts to look, with an id that is as it shall be.
+    pub(crate) fn of(
+        id: Id,
+        events: S,
+        source: Option<SocketAddr>,
+        peer: SocketAddr,
+        deadline: Deadline,
+    ) -> Result<Self, Error> {
         let mut this = Self {
             id,
             events,
             peer,
-            source: options.source,
+            source,
             patience: FIRST_PATIENCE,
             asked: (Instant::now(), Duration::ZERO),
+            has_address: false,
             deadline,
         };
         this.ask()?;
@@ -94,6 +107,11 @@ impl<S: EventSource> Search<S> {
             return Err(self.timed_out());
         }
         self.ask()
+    }
+
+    /// Whether the address is known.
+    pub(crate) fn has_address(&self) -> bool {
+        self.has_address
     }
 
     /// Goes on as far as possible without waiting.
@@ -136,6 +154,7 @@ impl<S: EventSource> Search<S> {
                     }
                     _ => error.or_removed(peer),
                 })?;
+                self.has_address = true;
                 Ok(false)
             }
             EventKind::ROUTE_RESOLVED => Ok(true),

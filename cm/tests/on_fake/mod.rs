@@ -4,6 +4,7 @@ mod addresses;
 mod asynchronous;
 mod blocking;
 mod common;
+mod connector;
 mod datagrams;
 mod dispatcher;
 mod events;

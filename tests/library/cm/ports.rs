@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener
 use harness::{Failed, Need, Outcome, SECOND, Test, WAIT, device, ensure, ensure_eq, rounds, test};
 use rpma::cm::verbs::{ErrorKind, QpAttributes};
 use rpma::cm::{
-    AddressHints, ConnParams, ConnectOptions, DatagramListener, Deadline, Error, IdOptions,
-    ListenOptions, Listener, Multicast, Resolving, address_info, device_of_local,
+    AddressHints, ConnParams, ConnectOptions, Connector, DatagramListener, Deadline, Error,
+    IdOptions, ListenOptions, Listener, Multicast, Resolving, address_info, device_of_local,
 };
 
 use crate::raw::{Queues, RawPair, begin, listener};
@@ -27,6 +27,11 @@ pub(crate) fn tests() -> Vec<Test> {
             "a_client_connects_from_the_address_and_port_it_chose",
             &[Need::Device],
             chosen_source,
+        ),
+        test(
+            "a_source_port_is_known_before_the_peer_is_looked_for",
+            &[Need::Device],
+            early_source,
         ),
         test(
             "options_of_an_id_are_taken_and_the_connection_works",
@@ -158,6 +163,32 @@ fn chosen_source() -> Outcome {
         "connected from a port of {:?}",
         taken.local_addr()
     );
+    Ok(())
+}
+
+fn early_source() -> Outcome {
+    let listener = listener()?;
+    let connector = Connector::new(&IdOptions::default())?;
+    let source = connector.bind(device().addr(0))?;
+    ensure_eq!(source.ip(), device().ip, "the local address");
+    ensure!(source.port() != 0, "port 0 was not replaced");
+    let again = errno(connector.bind(device().addr(0)).map(drop))?;
+    ensure_eq!(again, libc::EINVAL, "a second address");
+    let resolving = connector.resolve(listener.local_addr(), soon())?;
+    ensure!(!resolving.has_address(), "nobody has taken an event");
+    let resolved = resolving.wait()?;
+    ensure_eq!(resolved.local_addr(), Some(source), "the local address");
+    let (_queues, qp) = Queues::new(resolved.context())?;
+    resolved.init_qp(&qp)?;
+    let client = resolved.connect(qp, &ConnParams::default(), &[])?;
+    let request = listener.next_request(soon())?;
+    ensure_eq!(request.peer_addr(), source, "what the server sees");
+    drop((request, client));
+    // Given up at once, bound or not.
+    let connector = Connector::new(&IdOptions::default())?;
+    connector.bind(source)?;
+    drop((connector, Connector::new(&IdOptions::default())?));
+    bind(source)?;
     Ok(())
 }
 
