@@ -1,5 +1,6 @@
 //! The programs on a real device, as a user runs them: each test is named after the rule it holds.
 
+mod cmtime;
 mod damage;
 mod examples;
 mod gone;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
     tests.extend(release::tests());
     tests.extend(examples::tests());
     tests.extend(pingpong::tests());
+    tests.extend(cmtime::tests());
     let code = harness::run(tests, &[]);
     program::remove_copies();
     code

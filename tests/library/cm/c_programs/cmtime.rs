@@ -1,10 +1,13 @@
 //! `cmtime`: many connections that are made, and ended, all at once. What its columns say is compared with the example
 //! of the same name, in the tests of the tools.
 
-use harness::{Child, Failed, Outcome, Test, WAIT, device, ensure, ensure_eq, test};
+use harness::{
+    Child, Failed, Outcome, Test, WAIT, device, ensure, ensure_eq, free_rdma_port, test,
+    wait_for_rdma_listener,
+};
 use rpma::cm::{ConnParams, ConnectionEvent, Deadline, Dispatcher, ListenOptions};
 
-use super::{address, asks_for_the_usual, ended, free_port, needs, start, wait_for_listener};
+use super::{address, asks_for_the_usual, ended, needs, start};
 use crate::raw::{Queues, begin, listener};
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -90,10 +93,10 @@ fn rejected() -> Outcome {
 }
 
 fn a_server() -> Outcome {
-    let port = free_port()?;
-    let server = start("cmtime", &["-b", &address(), "-p", &port])?;
-    wait_for_listener("TCP", &port)?;
-    let to = device().addr(port.parse()?);
+    let port = free_rdma_port()?;
+    let server = start("cmtime", &["-b", &address(), "-p", &port.to_string()])?;
+    wait_for_rdma_listener("TCP", port)?;
+    let to = device().addr(port);
     for _ in 0..2 {
         let deadline = Deadline::after(WAIT);
         let ends = (0..CONNECTIONS)

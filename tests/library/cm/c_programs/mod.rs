@@ -7,13 +7,10 @@ mod ucmatose;
 mod udaddy;
 
 use std::process::Command;
-use std::thread;
 use std::time::Duration;
 
-use harness::{Child, Failed, Finished, Need, Outcome, Test, WAIT, device, ensure, ensure_eq};
-use rpma::cm::{Deadline, EventSource, Request};
-
-use crate::raw::listener;
+use harness::{Child, Failed, Finished, Need, Outcome, Test, device, ensure, ensure_eq};
+use rpma::cm::{EventSource, Request};
 
 pub(crate) fn tests() -> Vec<Test> {
     [
@@ -49,35 +46,6 @@ fn start(program: &str, arguments: &[&str]) -> Result<Child, Failed> {
 /// The address in use, as an argument.
 fn address() -> String {
     device().ip.to_string()
-}
-
-/// A port of connections at which nobody listens.
-fn free_port() -> Result<String, Failed> {
-    Ok(listener()?.local_addr().port().to_string())
-}
-
-/// Waits until somebody listens at a port of `space` (TCP or UDP), without asking there: most
-/// programs take as many clients as they were told, and count every one.
-fn wait_for_listener(space: &str, port: &str) -> Outcome {
-    let deadline = Deadline::after(WAIT);
-    let space = format!("ps {space} ");
-    // With the address before it, which may be a wildcard.
-    let port = format!(":{port} dst-addr");
-    loop {
-        let mut command = Command::new("rdma");
-        command.args(["resource", "show", "cm_id"]);
-        let shown = Child::start(&mut command)?.finish(WAIT)?.success()?.stdout;
-        let listens = |line: &str| {
-            line.contains("state LISTEN") && line.contains(&space) && line.contains(&port)
-        };
-        if shown.lines().any(listens) {
-            return Ok(());
-        }
-        if deadline.has_passed() {
-            return Err(format!("nobody listens: no {space}and {port} in\n{shown}").into());
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// What every one of these programs asks for: one read at a time each way, and no private data.

@@ -1,12 +1,15 @@
 //! `rping`: the client tells where its memory is, the server reads it and writes it back.
 
-use harness::{Child, Failed, Outcome, Test, WAIT, device, ensure_eq, test};
+use harness::{
+    Child, Failed, Outcome, Test, WAIT, device, ensure_eq, free_rdma_port, test,
+    wait_for_rdma_listener,
+};
 use rpma::cm::verbs::{
     AccessFlags, QueuePair, RecvRequest, RemoteAddr, RemoteKey, SendFlags, SendRequest, WcStatus,
 };
 use rpma::cm::{ConnParams, Connection, ConnectionEvent, Deadline};
 
-use super::{address, asks_for_the_usual, ended, free_port, needs, start, wait_for_listener};
+use super::{address, asks_for_the_usual, ended, needs, start};
 use crate::raw::{Buffer, Queues, listener, poll, resolve};
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -217,12 +220,12 @@ fn rejected() -> Outcome {
 
 /// A server, and us connected to it.
 fn served(more: &[&str]) -> Result<(Child, End), Failed> {
-    let port = free_port()?;
-    let ip = address();
-    let arguments = ["-s", "-v", "-a", &ip, "-p", &port];
+    let port = free_rdma_port()?;
+    let (ip, number) = (address(), port.to_string());
+    let arguments = ["-s", "-v", "-a", &ip, "-p", &number];
     let server = start("rping", &[&arguments, more].concat())?;
-    wait_for_listener("TCP", &port)?;
-    let resolved = resolve(device().addr(port.parse()?))?;
+    wait_for_rdma_listener("TCP", port)?;
+    let resolved = resolve(device().addr(port))?;
     let (queues, qp) = Queues::new(resolved.context())?;
     let shared = End::shared(&queues)?;
     resolved.init_qp(&qp)?;

@@ -2,13 +2,14 @@
 
 use std::os::fd::AsFd;
 
-use harness::{Child, Failed, Outcome, Test, WAIT, device, ensure, ensure_eq, test};
+use harness::{
+    Child, Failed, Outcome, Test, WAIT, device, ensure, ensure_eq, free_rdma_port, test,
+    wait_for_rdma_listener,
+};
 use rpma::cm::verbs::{QueuePair, RecvRequest, SendFlags, SendRequest, wait_readable};
 use rpma::cm::{ConnParams, Connection, ConnectionEvent, Deadline, Listener};
 
-use super::{
-    FILL, address, asks_for_the_usual, ended, free_port, message, needs, start, wait_for_listener,
-};
+use super::{FILL, address, asks_for_the_usual, ended, message, needs, start};
 use crate::raw::{Queues, begin, listener, poll, resolve};
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -172,10 +173,10 @@ fn rejected() -> Outcome {
 }
 
 fn server(connections: usize) -> Result<(Child, std::net::SocketAddr), Failed> {
-    let port = free_port()?;
-    let server = program(&["-b", &address()], &port, connections)?;
-    wait_for_listener("TCP", &port)?;
-    Ok((server, device().addr(port.parse()?)))
+    let port = free_rdma_port()?;
+    let server = program(&["-b", &address()], &port.to_string(), connections)?;
+    wait_for_rdma_listener("TCP", port)?;
+    Ok((server, device().addr(port)))
 }
 
 fn connect(to: std::net::SocketAddr, len: usize) -> Result<(Connection, Queues), Failed> {

@@ -2,12 +2,14 @@
 
 use std::net::SocketAddr;
 
-use harness::{Child, Failed, Outcome, Test, WAIT, device, ensure, ensure_eq, test};
+use harness::{
+    Child, Failed, Outcome, Test, WAIT, device, ensure, ensure_eq, test, wait_for_rdma_listener,
+};
 use rpma::cm::{
     ConnectOptions, DatagramListener, DatagramPeer, DatagramResolving, Error, ListenOptions,
 };
 
-use super::{FILL, address, ended, ensure_not_said, message, needs, start, wait_for_listener};
+use super::{FILL, address, ended, ensure_not_said, message, needs, start};
 use crate::cm::datagrams::{End, GRH, ensure_silence, soon};
 use crate::raw::poll;
 
@@ -109,7 +111,7 @@ fn ask(to: SocketAddr) -> Result<(End, DatagramPeer), Error> {
 
 fn a_server() -> Outcome {
     let server = program(&["-b", &address()], CONNECTIONS)?;
-    wait_for_listener("UDP", &PORT.to_string())?;
+    wait_for_rdma_listener("UDP", PORT)?;
     let to = device().addr(PORT);
     let mut ends = Vec::new();
     for _ in 0..CONNECTIONS {
