@@ -6,6 +6,7 @@ mod dropped;
 mod ending;
 mod forked;
 mod lost_confirmation;
+mod memory;
 mod processes;
 mod queues;
 mod refused;
@@ -22,6 +23,7 @@ pub(crate) fn tests() -> Vec<Test> {
         refused::tests(),
         queues::tests(),
         regions::tests(),
+        memory::tests(),
         connecting::tests(),
         lost_confirmation::tests(),
         dropped::tests(),
@@ -38,5 +40,11 @@ pub(crate) fn tests() -> Vec<Test> {
 }
 
 pub(crate) fn roles() -> Vec<Role> {
-    [processes::ROLES, rights::ROLES, forked::ROLES].concat()
+    [
+        memory::ROLES,
+        processes::ROLES,
+        rights::ROLES,
+        forked::ROLES,
+    ]
+    .concat()
 }
