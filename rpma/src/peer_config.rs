@@ -3,6 +3,21 @@
 use crate::error::Error;
 
 /// Properties of a node that the other side must know before it may flush to persistence.
+///
+/// It travels as one byte, 0 or 1, by whatever way the two sides agree on.
+///
+/// ```
+/// use rpma::PeerConfig;
+///
+/// # fn main() -> Result<(), rpma::Error> {
+/// let mut ours = PeerConfig::default();
+/// ours.set_direct_write_to_pmem(true);
+/// // At the other side:
+/// let theirs = PeerConfig::from_descriptor(&ours.descriptor())?;
+/// assert!(theirs.direct_write_to_pmem());
+/// # Ok(())
+/// # }
+/// ```
 #[doc(alias = "rpma_peer_cfg")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PeerConfig {
@@ -11,6 +26,7 @@ pub struct PeerConfig {
 
 impl PeerConfig {
     /// Bytes of a descriptor.
+    #[doc(alias = "rpma_peer_cfg_get_descriptor_size")]
     pub const DESCRIPTOR_SIZE: usize = 1;
 
     /// Says whether writes from the network reach the persistence domain of this node without help
