@@ -1,5 +1,6 @@
 //! Rules of the crate `cm`.
 
+mod asynchronous;
 mod c_programs;
 mod datagrams;
 mod dispatcher;
@@ -34,6 +35,7 @@ pub(crate) fn tests() -> Vec<Test> {
         early_ends::tests(),
         removal::tests(),
         c_programs::tests(),
+        asynchronous::tests(),
         faults::tests(),
     ]
     .into_iter()
