@@ -1,6 +1,7 @@
 //! Rules of the crate `rpma`.
 
 mod c_peers;
+mod combinations;
 mod connecting;
 mod dropped;
 mod ending;
@@ -22,6 +23,7 @@ pub(crate) fn tests() -> Vec<Test> {
         transfer::tests(),
         refused::tests(),
         queues::tests(),
+        combinations::tests(),
         regions::tests(),
         memory::tests(),
         connecting::tests(),
