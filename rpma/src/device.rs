@@ -7,6 +7,7 @@ use cm::Deadline;
 use cm::verbs::{Context, PortAttributes, PortState};
 
 use crate::error::Error;
+use crate::memory::Registrar;
 
 /// An RDMA device, found by address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,6 +87,17 @@ impl Device {
     /// [`ErrorKind::PortDown`](crate::ErrorKind::PortDown) when no port is up.
     pub fn max_message_size(&self) -> Result<u32, Error> {
         Ok(self.active_port()?.max_message_size())
+    }
+
+    /// Whether it can bring in pages of memory when it needs them, for what reliable connections write
+    /// and read. Memory that cannot be pinned, such as files of DAX file systems, can be registered
+    /// with such devices only.
+    ///
+    /// # Errors
+    /// The refused query.
+    #[doc(alias = "rpma_utils_ibv_context_is_odp_capable")]
+    pub fn is_odp_capable(&self) -> Result<bool, Error> {
+        Ok(Registrar::of(&self.context)?.pages_on_demand())
     }
 
     /// The IP addresses of its ports (on RoCE), without link-local ones.

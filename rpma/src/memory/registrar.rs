@@ -44,6 +44,11 @@ impl Registrar {
         })
     }
 
+    /// Whether memory that cannot be pinned can be registered all the same.
+    pub(crate) fn pages_on_demand(&self) -> bool {
+        self.on_demand
+    }
+
     /// What cannot be done without.
     pub(super) fn needed(&self, usage: Usage) -> AccessFlags {
         usage.access(self.transport)

@@ -111,6 +111,7 @@ fn memory_that_cannot_be_pinned_is_paged_on_demand_where_the_device_can() {
     fake.fail(REGISTER, 0, libc::EOPNOTSUPP);
     let region = LocalRegion::alloc(&peer, 64, Usage::WRITE_DST).expect("on demand");
     assert!(region.is_on_demand());
+    assert!(peer.device().is_odp_capable().expect("asked"));
     drop(region);
     // Once only.
     fake.fail(REGISTER, 0, libc::EOPNOTSUPP);
@@ -129,6 +130,7 @@ fn memory_that_cannot_be_pinned_is_paged_on_demand_where_the_device_can() {
     // The other device pages nothing on demand.
     let iwarp = Device::local([198, 51, 100, 1].into()).expect("a device");
     let peer = Peer::new(&iwarp).expect("a peer");
+    assert!(!iwarp.is_odp_capable().expect("asked"));
     fake.fail(REGISTER, 0, libc::EOPNOTSUPP);
     let before = fake.count(REGISTER);
     let error = LocalRegion::alloc(&peer, 64, Usage::SEND).expect_err("made to fail");

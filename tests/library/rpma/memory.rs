@@ -60,6 +60,11 @@ pub(crate) fn tests() -> Vec<Test> {
             a_word,
         ),
         test(
+            "native_flushes_are_granted_by_the_kind_of_memory",
+            &[Need::Device, Need::Native],
+            native_flushes,
+        ),
+        test(
             "what_a_device_does_not_offer_for_memory_is_unsupported",
             &[Need::Device],
             unsupported,
@@ -419,18 +424,33 @@ fn a_word() -> Outcome {
     })
 }
 
+/// Ordinary memory takes no flush to persistence, and is registered all the same.
+fn native_flushes() -> Outcome {
+    let peer = peer()?;
+    for (usage, types) in [
+        (Usage::all(), Usage::FLUSH_VISIBILITY),
+        (Usage::FLUSH, Usage::FLUSH_VISIBILITY),
+        (Usage::FLUSH_PERSISTENT, Usage::empty()),
+        (Usage::WRITE_DST, Usage::empty()),
+    ] {
+        let region = LocalRegion::alloc(&peer, LEN, usage)?;
+        ensure_eq!(region.native_flush_types(), types, "{usage:?}");
+        ensure_eq!(region.usage(), usage, "what the other side is told");
+        let atomics = usage.contains(Usage::READ_SRC | Usage::WRITE_DST);
+        ensure_eq!(region.allows_atomics(), atomics, "{usage:?}");
+    }
+    Ok(())
+}
+
 fn unsupported() -> Outcome {
     let peer = peer()?;
     let region = LocalRegion::alloc(&peer, LEN, Usage::all())?;
-    let paging = peer
-        .device()
-        .context()
-        .query_extended()?
-        .on_demand_paging()
-        .general;
-    if paging.contains(verbs::OdpFlags::SUPPORT) {
-        phase("a device that pages on demand");
-    }
+    let paging = peer.device().context().query_extended()?.on_demand_paging();
+    let capable = paging.general.contains(verbs::OdpFlags::SUPPORT)
+        && paging
+            .rc
+            .contains(verbs::OdpTransportFlags::WRITE | verbs::OdpTransportFlags::READ);
+    ensure_eq!(peer.device().is_odp_capable()?, capable, "paging on demand");
     ensure!(!region.is_on_demand(), "memory that can be pinned is not");
     let error = region
         .advise(.., Advice::PREFETCH_WRITE, AdviseFlags::FLUSH)
