@@ -106,7 +106,7 @@ pub(crate) fn with_scope(
     let SocketAddr::V6(mut v6) = peer else {
         return peer;
     };
-    if v6.ip().is_unicast_link_local() && v6.scope_id() == 0 {
+    if lacks_scope(peer) {
         let mut scopes = ours.into_iter().filter_map(|addr| match addr {
             SocketAddr::V6(v6) if v6.scope_id() != 0 => Some(v6.scope_id()),
             _ => None,
@@ -114,6 +114,11 @@ pub(crate) fn with_scope(
         v6.set_scope_id(scopes.next().unwrap_or(0));
     }
     v6.into()
+}
+
+/// Whether an address says nothing without an interface, and names none.
+pub(crate) fn lacks_scope(addr: SocketAddr) -> bool {
+    matches!(addr, SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() && v6.scope_id() == 0)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use verbs::{Context, Deadline, QueuePair, sys};
 use crate::connection::{Connection, Side};
 use crate::error::Error;
 use crate::id::{Home, check};
-use crate::listen::check_queue_pair;
+use crate::listen::{both_ends, check_queue_pair};
 use crate::params::{ConnParams, Ece, IdOptions, Message, connected};
 use crate::resolve::{Found, Search};
 use crate::source::{EventSource, Lane, OwnChannel};
@@ -54,6 +54,8 @@ pub struct Resolving<S = OwnChannel>(Search<S>);
 
 impl Resolving<OwnChannel> {
     /// Starts to look for a device and a route to `peer`. All of it ends at `deadline`.
+    ///
+    /// A link-local IPv6 address needs its scope, or a [`source`](ConnectOptions::source) that has it.
     ///
     /// # Errors
     /// [`Error::NoConnectionManager`], [`Error::AddressNotResolved`] when no device leads there, or
@@ -172,7 +174,7 @@ impl<S: EventSource> Resolved<S> {
     /// # Errors
     /// The failed call.
     #[doc(alias = "rdma_set_local_ece")]
-    pub fn set_local_ece(&self, ece: Ece) -> Result<(), Error> {
+    pub fn set_local_ece(&mut self, ece: Ece) -> Result<(), Error> {
         self.0.id.set_local_ece(ece)
     }
 
@@ -207,8 +209,10 @@ impl<S: EventSource> Resolved<S> {
         id.origin().check(verb)?;
         // SAFETY: the id has device and route; parameters and private data are live.
         let ret = unsafe { sys::rdma_connect(id.raw(), &mut c) };
-        check(verb, ret)
-            .map_err(|e| Error::from(e.with_detail(format!("peer {peer}"))).or_removed(peer))?;
+        check(verb, ret).map_err(|e| {
+            let whose = both_ends(peer, local, &qp);
+            Error::from(e).of_connection(whose).or_removed(peer)
+        })?;
         Ok(Connection::new(
             qp,
             id,

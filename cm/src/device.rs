@@ -133,6 +133,26 @@ fn learn(known: &mut Known) -> Result<Vec<Context>, Error> {
     }
 }
 
+/// The address `local` of a device as its one interface has it, with the scope that a link-local one
+/// needs; `None` when there is no such interface, or several.
+pub(crate) fn interface_address(context: &Context, local: SocketAddr) -> Option<SocketAddr> {
+    let entries = context.gid_table().ok()?;
+    let mut interfaces: Vec<u32> = entries
+        .iter()
+        .filter(|entry| entry.interface != 0 && entry.gid.ip() == local.ip())
+        .map(|entry| entry.interface)
+        .collect();
+    interfaces.sort_unstable();
+    interfaces.dedup();
+    match (local, &interfaces[..]) {
+        (SocketAddr::V6(mut v6), [interface]) => {
+            v6.set_scope_id(*interface);
+            Some(v6.into())
+        }
+        _ => None,
+    }
+}
+
 /// The device that has the local address `addr`, whose port does not matter. A link-local address
 /// needs its scope.
 ///

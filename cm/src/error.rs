@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 
 use verbs::ErrnoText;
 
-use crate::event::RejectReason;
+use crate::address::lacks_scope;
+use crate::event::{EventKind, RejectReason};
 
 /// A step of connection management that failed.
 ///
@@ -61,7 +62,10 @@ pub enum Error {
         peer: SocketAddr,
     },
     /// The peer refused.
-    #[error("{peer} rejected the connection: {reason}")]
+    #[error(
+        "{peer} rejected the connection: event {}, status {reason}",
+        EventKind::REJECTED
+    )]
     Rejected {
         /// The address asked for.
         peer: SocketAddr,
@@ -71,7 +75,10 @@ pub enum Error {
         private_data: Vec<u8>,
     },
     /// The peer's machine does not answer.
-    #[error("{peer} is unreachable: it does not answer (status {status})")]
+    #[error(
+        "{peer} is unreachable: it does not answer (event {}, status {status})",
+        EventKind::UNREACHABLE
+    )]
     Unreachable {
         /// The address asked for.
         peer: SocketAddr,
@@ -79,7 +86,10 @@ pub enum Error {
         status: i32,
     },
     /// The handshake failed after it had begun.
-    #[error("the connection with {peer} failed during set-up (status {status})")]
+    #[error(
+        "the connection with {peer} failed during set-up (event {}, status {status})",
+        EventKind::CONNECT_ERROR
+    )]
     ConnectFailed {
         /// The address of the other side.
         peer: SocketAddr,
@@ -144,11 +154,7 @@ impl Error {
             Self::AddressNotResolved { peer, .. } | Self::RouteNotResolved { peer, .. }
                 if lacks_scope(*peer) =>
             {
-                format!(
-                    "{} is a link-local address: add the interface that leads to it, as in {}%interface",
-                    peer.ip(),
-                    peer.ip()
-                )
+                scope_advice(*peer)
             }
             Self::AddressNotResolved { peer, .. } | Self::RouteNotResolved { peer, .. } => format!(
                 "check that {} is an address of a machine reached through an RDMA interface \
@@ -158,6 +164,7 @@ impl Error {
             Self::NameNotResolved { .. } => {
                 "check the name with `getent hosts`, or give the IP address itself".to_owned()
             }
+            Self::NoSuchAddress { addr } if lacks_scope(*addr) => scope_advice(*addr),
             Self::NoSuchAddress { .. } => {
                 "the command `rdma link` shows the RDMA devices and their interfaces, `ip addr` \
                  the addresses of those; a loopback address has no device"
@@ -176,9 +183,26 @@ impl Error {
     }
 }
 
-/// Whether an address says nothing without an interface, and names none.
-fn lacks_scope(addr: SocketAddr) -> bool {
-    matches!(addr, SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() && v6.scope_id() == 0)
+impl Error {
+    /// The same failed call with whose connection it was about, behind what is said already.
+    pub(crate) fn of_connection(self, whose: impl FnOnce() -> String) -> Self {
+        let Self::Call(error) = self else {
+            return self;
+        };
+        let whose = whose();
+        let detail = match error.detail() {
+            Some(detail) => format!("{detail}; {whose}"),
+            None => whose,
+        };
+        Self::Call(error.with_detail(detail))
+    }
+}
+
+fn scope_advice(addr: SocketAddr) -> String {
+    let ip = addr.ip();
+    format!(
+        "{ip} is a link-local address: add the interface that leads to it, as in {ip}%interface"
+    )
 }
 
 #[cfg(test)]
@@ -204,6 +228,9 @@ mod tests {
                 .expect("advice")
         };
         assert!(hint("[fe80::1]:7").contains("fe80::1%interface"));
+        let addr: SocketAddr = "[fe80::1]:7".parse().expect("an address");
+        let bound = Error::NoSuchAddress { addr }.hint().expect("advice");
+        assert!(bound.contains("fe80::1%interface"), "{bound}");
         for whole in ["[fe80::1%3]:7", "[2001:db8::1]:7", "192.0.2.1:7"] {
             assert!(!hint(whole).contains("%interface"), "{whole}");
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use verbs::{AccessFlags, Context, Deadline, Origin, QpAttributes, QpState, QueuePair, sys};
 
-use crate::address::{CAddr, from_c};
+use crate::address::{CAddr, from_c, lacks_scope};
 use crate::channel::EventChannel;
 use crate::device::context_of;
 use crate::dispatcher::Running;
@@ -139,13 +139,17 @@ impl Id {
 
     /// Binds to a local address.
     pub(crate) fn bind(&self, addr: SocketAddr) -> Result<(), Error> {
-        let verb = "rdma_bind_addr";
-        self.origin().check(verb)?;
-        let c = CAddr::from(addr);
-        // SAFETY: the id is live, the address is whole.
-        let ret = unsafe { sys::rdma_bind_addr(self.raw(), c.as_ptr()) };
-        check(verb, ret).map_err(|error| match error.errno() {
+        self.call_bind(addr).map_err(|error| match error.errno() {
+            // Also the answer to a wildcard's port against that of one address.
+            Some(libc::EADDRNOTAVAIL) if addr.port() != 0 && self.is_local(addr) => error
+                .with_detail(format!("address {addr}"))
+                .with_hint(
+                    "another listener has this port at an address that overlaps (a wildcard has \
+                     every address): end it, or take another port",
+                )
+                .into(),
             Some(libc::ENODEV | libc::EADDRNOTAVAIL) => Error::NoSuchAddress { addr },
+            Some(libc::EINVAL) if lacks_scope(addr) => Error::NoSuchAddress { addr },
             Some(libc::EADDRINUSE) => error
                 .with_detail(format!("address {addr}"))
                 .with_hint("another listener has this port: end it, or take another port")
@@ -156,6 +160,21 @@ impl Id {
                 .into(),
             _ => error.with_detail(format!("address {addr}")).into(),
         })
+    }
+
+    fn call_bind(&self, addr: SocketAddr) -> Result<(), verbs::Error> {
+        let verb = "rdma_bind_addr";
+        self.origin().check(verb)?;
+        let c = CAddr::from(addr);
+        // SAFETY: the id is live, the address is whole.
+        let ret = unsafe { sys::rdma_bind_addr(self.raw(), c.as_ptr()) };
+        check(verb, ret)
+    }
+
+    /// Whether the address can be bound, with another port than its own.
+    fn is_local(&self, mut addr: SocketAddr) -> bool {
+        addr.set_port(0);
+        Self::new(PortSpace::TCP, &self.home, None).is_ok_and(|probe| probe.call_bind(addr).is_ok())
     }
 
     /// Takes requests from now on.
@@ -316,7 +335,7 @@ impl Id {
     }
 
     /// Says the extended connection capabilities with the next message of the handshake.
-    pub(crate) fn set_local_ece(&self, ece: Ece) -> Result<(), Error> {
+    pub(crate) fn set_local_ece(&mut self, ece: Ece) -> Result<(), Error> {
         let verb = "rdma_set_local_ece";
         self.origin().check(verb)?;
         let mut ece = sys::ibv_ece {

@@ -1,9 +1,12 @@
 //! The id that comes with a request.
 
+use std::net::SocketAddr;
 use std::ptr;
 
-use verbs::sys;
+use verbs::{Context, sys};
 
+use crate::address::{lacks_scope, with_scope};
+use crate::device::interface_address;
 use crate::error::Error;
 use crate::id::{Id, check};
 use crate::source::Routed;
@@ -31,6 +34,26 @@ impl IncomingId {
 
     pub(crate) fn id_mut(&mut self) -> &mut Id {
         self.id.as_mut().expect("taken only by value")
+    }
+
+    /// The local address and the peer's, link-local ones with their scope: the message names none,
+    /// so it is that of the listener's address, or of the device's interface that has the address.
+    pub(crate) fn addresses(
+        &self,
+        context: &Context,
+        listening: SocketAddr,
+    ) -> (Option<SocketAddr>, Option<SocketAddr>) {
+        let (local, peer) = self.id().addresses();
+        let local = local.map(|local| {
+            let local = with_scope(local, [listening]);
+            if lacks_scope(local) {
+                with_scope(local, interface_address(context, local))
+            } else {
+                local
+            }
+        });
+        let peer = peer.map(|peer| with_scope(peer, local.into_iter().chain([listening])));
+        (local, peer)
     }
 
     pub(crate) fn take_events(&mut self) -> Option<Routed> {

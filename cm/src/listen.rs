@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use verbs::{Context, Deadline, QpState, QpType, QueuePair, TransportType, sys};
 
-use crate::address::with_scope;
 use crate::connection::{Connection, Side};
 use crate::error::Error;
 use crate::event::EventKind;
@@ -22,8 +21,12 @@ use crate::source::{Arrived, EventSource, Lane, OwnChannel, Routed};
 pub struct ListenOptions {
     /// Options of the id.
     pub id: IdOptions,
-    /// How many requests may wait; 0, the default, means the system's maximum
+    /// How many requests may wait; 0, the default, and more than the system's maximum mean that maximum
     /// (`net.rdma_ucm.max_backlog`, usually 1024).
+    ///
+    /// What comes on top is dropped by the kernel, which tells neither side: the client's kernel asks
+    /// again after some seconds. A [`Dispatcher`](crate::Dispatcher) rejects it at once, because it
+    /// empties the kernel's queue all the time.
     pub backlog: u16,
 }
 
@@ -41,7 +44,7 @@ impl Listener<OwnChannel> {
     ///
     /// # Errors
     /// [`Error::NoSuchAddress`] when no RDMA device has the address, or the failed call, with advice
-    /// when the port is taken (EADDRINUSE) or needs a privilege (EACCES).
+    /// when the port is taken (EADDRINUSE, or EADDRNOTAVAIL between a wildcard and one address) or needs a privilege (EACCES).
     #[doc(alias = "rdma_listen")]
     #[doc(alias = "rdma_bind_addr")]
     pub fn bind(addr: SocketAddr, options: &ListenOptions) -> Result<Self, Error> {
@@ -122,11 +125,9 @@ impl<S: EventSource> Listener<S> {
         let Some(context) = incoming.id().context()? else {
             return Ok(None);
         };
-        let (local, peer) = incoming.id().addresses();
-        let Some(peer) = peer else {
+        let (local, Some(peer)) = incoming.addresses(&context, self.local) else {
             return Ok(None);
         };
-        let peer = with_scope(peer, local.into_iter().chain([self.local]));
         Ok(Some(Request {
             incoming,
             context,
@@ -249,8 +250,8 @@ impl<S: EventSource> Request<S> {
     /// # Errors
     /// The failed call.
     #[doc(alias = "rdma_set_local_ece")]
-    pub fn set_local_ece(&self, ece: Ece) -> Result<(), Error> {
-        self.incoming.id().set_local_ece(ece)
+    pub fn set_local_ece(&mut self, ece: Ece) -> Result<(), Error> {
+        self.incoming.id_mut().set_local_ece(ece)
     }
 
     /// Accepts with `qp`, which [`init_qp`](Self::init_qp) has prepared.
@@ -289,18 +290,22 @@ impl<S: EventSource> Request<S> {
             self.responder_resources.min(limits.max_qp_rd_atom()),
             self.initiator_depth.min(limits.max_qp_init_rd_atom()),
         );
-        let events = S::of_accepted(&mut self.incoming)?;
+        let whose = both_ends(self.peer, self.local, &qp);
+        let events = S::of_accepted(&mut self.incoming).map_err(|e| e.of_connection(whose))?;
         let id = self.incoming.id();
         let first_packet = match transport {
             TransportType::IWARP => None,
-            _ => Some(id.ready_qp(&qp, &params, None)?),
+            _ => {
+                let readied = id.ready_qp(&qp, &params, None);
+                Some(readied.map_err(|e| e.of_connection(whose))?)
+            }
         };
         let mut c = params.to_c(qp.number(), private_data);
         id.origin().check(verb)?;
         // SAFETY: the id came with a request and has a device, parameters and private data are
         // live; the queue pair is named by its number, as the id has none of its own.
         let ret = unsafe { sys::rdma_accept(id.raw(), &mut c) };
-        check(verb, ret).map_err(|e| e.with_detail(format!("peer {}", self.peer)))?;
+        check(verb, ret).map_err(|e| Error::from(e).of_connection(whose))?;
         Ok(Connection::new(
             qp,
             self.incoming.into_id(),
@@ -337,6 +342,19 @@ impl<S: EventSource> Request<S> {
         let peer = self.peer;
         let rejected = self.incoming.reject_ece(private_data);
         rejected.map_err(|error| error.or_removed(peer))
+    }
+}
+
+/// Whose connection it is that something failed for.
+pub(crate) fn both_ends(
+    peer: SocketAddr,
+    local: Option<SocketAddr>,
+    qp: &QueuePair,
+) -> impl Fn() -> String + Copy {
+    let number = qp.number();
+    move || match local {
+        Some(local) => format!("peer {peer}, local address {local}, queue pair {number}"),
+        None => format!("peer {peer}, queue pair {number}"),
     }
 }
 

@@ -14,11 +14,18 @@ pub struct IdOptions {
     /// The port space; the usual one of what is made (TCP for connections, UDP for datagrams) if
     /// `None`.
     pub port_space: Option<PortSpace>,
-    /// The IP type of service of the connection's packets; the system's default if `None`.
+    /// The IP type of service of the connection's packets, in both directions; the system's default if
+    /// `None`. Of the side that asks: what a listener says has no effect on its connections.
+    #[doc(alias = "RDMA_OPTION_ID_TOS")]
     pub type_of_service: Option<u8>,
-    /// Bind although another listener of the same kind used the address before. Off by default.
+    /// Bind although another id that says so too has the address and port, and neither listens: several
+    /// connections may come from one port. Off by default.
+    #[doc(alias = "RDMA_OPTION_ID_REUSEADDR")]
     pub reuse_address: bool,
-    /// An IPv6 wildcard takes no IPv4 connections; the system's default if `None`.
+    /// An IPv6 wildcard takes no IPv4 connections; the system's default, which takes them, if `None`.
+    /// An IPv4 client is then told [`RejectReason::CONSUMER`](crate::RejectReason::CONSUMER), as by an
+    /// application: the kernel knows no better.
+    #[doc(alias = "RDMA_OPTION_ID_AFONLY")]
     pub v6_only: Option<bool>,
 }
 

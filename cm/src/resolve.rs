@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use verbs::{Context, Deadline};
 
+use crate::address::{lacks_scope, with_scope};
 use crate::connect::{ConnectOptions, Progress};
 use crate::error::Error;
 use crate::event::{Event, EventKind};
@@ -70,6 +71,13 @@ impl<S: EventSource> Search<S> {
         peer: SocketAddr,
         deadline: Deadline,
     ) -> Result<Self, Error> {
+        // No event is pending that would write the id's address.
+        let peer = with_scope(peer, source.or_else(|| id.addresses().0));
+        if lacks_scope(peer) {
+            // As sockets do. The kernel takes whichever interface its routes name first.
+            let errno = libc::EINVAL;
+            return Err(Error::AddressNotResolved { peer, errno });
+        }
         let mut this = Self {
             id,
             events,

@@ -369,7 +369,7 @@ fn verbs_kind(error: &verbs::Error) -> ErrorKind {
         (verbs::ErrorKind::Forked, _) => ErrorKind::Forked,
         (verbs::ErrorKind::TimedOut, _) => ErrorKind::TimedOut,
         (_, Some(libc::ENOMEM)) => ErrorKind::OutOfMemory,
-        (_, Some(libc::EADDRINUSE)) => ErrorKind::AddressInUse,
+        (_, Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL)) => ErrorKind::AddressInUse,
         (_, Some(libc::EACCES | libc::EPERM)) => ErrorKind::PermissionDenied,
         (_, Some(libc::ENODEV)) => ErrorKind::NoDevice,
         _ => ErrorKind::Provider,

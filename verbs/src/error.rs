@@ -107,6 +107,11 @@ impl Error {
         self
     }
 
+    /// What was asked of the call, where it is known.
+    pub fn detail(&self) -> Option<&str> {
+        self.0.detail.as_deref()
+    }
+
     /// The same error with other advice.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {

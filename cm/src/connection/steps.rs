@@ -8,6 +8,7 @@ use super::{Connection, ConnectionEvent, ConnectionState, Side};
 use crate::error::Error;
 use crate::event::{Event, EventKind, RejectReason};
 use crate::id::check;
+use crate::listen::both_ends;
 use crate::source::EventSource;
 
 impl<S: EventSource> Connection<S> {
@@ -96,6 +97,11 @@ impl<S: EventSource> Connection<S> {
 
     /// The active side's last step: the queue pair is ours, so librdmacm leaves this to us.
     fn confirm(&self) -> Result<(), Error> {
+        let whose = both_ends(self.peer, self.local, &self.qp);
+        self.ready().map_err(|error| error.of_connection(whose))
+    }
+
+    fn ready(&self) -> Result<(), Error> {
         let verb = "rdma_establish";
         // Asked again: INIT came before the request, when the connection manager did not know yet
         // that the peer may read, and gave access flags without it.

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use verbs::{Context, Deadline, QueuePair, sys};
 
 use super::{check_receives, datagrams, ready};
-use crate::address::with_scope;
 use crate::error::Error;
 use crate::event::EventKind;
 use crate::id::{Home, Id, check};
@@ -102,10 +101,9 @@ impl<S: EventSource> DatagramListener<S> {
         let Some(context) = incoming.id().context()? else {
             return Ok(None);
         };
-        let (local, Some(peer)) = incoming.id().addresses() else {
+        let (local, Some(peer)) = incoming.addresses(&context, self.local) else {
             return Ok(None);
         };
-        let peer = with_scope(peer, local.into_iter().chain([self.local]));
         Ok(Some(DatagramRequest {
             incoming,
             context,
@@ -172,8 +170,9 @@ impl DatagramRequest {
         ready(self.incoming.id(), qp, &self.context)
     }
 
-    /// Tells the peer the number of `qp` and the key of the port space, which
-    /// [`init_qp`](Self::init_qp) has given it. One queue pair may answer any number of requests.
+    /// Tells the peer the number of `qp` and the key of the port space (0x01234567 for
+    /// [`PortSpace::UDP`](crate::PortSpace::UDP)), which [`init_qp`](Self::init_qp) has given it. No
+    /// other key can be told: for IP addresses the kernel takes none. One queue pair may answer any number of requests.
     ///
     /// Nothing of the request is left: datagrams have no connection, and nobody is told when the
     /// peer goes away. Should the answer get lost the peer asks again, which is a new request.

@@ -23,6 +23,8 @@ pub struct DatagramResolving<S = OwnChannel>(Search<S>);
 impl DatagramResolving<OwnChannel> {
     /// Starts to look for a device and a route to `peer`. All of it ends at `deadline`.
     ///
+    /// A link-local IPv6 address needs its scope, or a [`source`](ConnectOptions::source) that has it.
+    ///
     /// # Errors
     /// [`Error::NoConnectionManager`], [`Error::AddressNotResolved`] when no device leads there, or
     /// the failed call.

@@ -151,6 +151,59 @@ fn a_connection_comes_from_the_address_asked_for() {
 }
 
 #[test]
+fn a_link_local_address_without_a_scope_is_asked_for_one() {
+    let fake = control::session();
+    let listener = listen(at("[::]:0")).expect("a listener");
+    let port = listener.local_addr().port();
+    let without = at(&format!("[fe80::1]:{port}"));
+    let before = fake.calls().len();
+    let error = resolve(without).expect_err("no scope");
+    let errno = libc::EINVAL;
+    assert_eq!(
+        error,
+        Error::AddressNotResolved {
+            peer: without,
+            errno
+        }
+    );
+    assert!(error.hint().expect("advice").contains("%interface"));
+    assert!(!fake.calls()[before..].contains(&"rdma_resolve_addr"));
+    // The source may have it.
+    let mut options = ConnectOptions::default();
+    options.source = Some(at("[fe80::1%7]:0"));
+    let resolved = Resolving::start(without, &options, soon())
+        .expect("started")
+        .wait()
+        .expect("resolved");
+    assert_eq!(resolved.peer_addr(), at(&format!("[fe80::1%7]:{port}")));
+    // What comes to a wildcard has that of the interface.
+    let client = connect(resolved.peer_addr(), b"").expect("a request");
+    let request = listener.next_request(soon()).expect("the request");
+    assert_eq!(Some(request.peer_addr()), client.local_addr());
+    assert_eq!(request.local_addr(), Some(client.peer_addr()));
+    drop((resolved, client, request, listener));
+    fake.finish();
+}
+
+#[test]
+fn a_port_under_a_wildcard_is_told_from_an_address_that_is_not_there() {
+    let fake = control::session();
+    // The real answer where a wildcard and an address overlap.
+    fake.fail("rdma_bind_addr", 0, libc::EADDRNOTAVAIL);
+    match listen(at("192.0.2.1:7204")) {
+        Err(Error::Call(error)) => {
+            assert_eq!(error.errno(), Some(libc::EADDRNOTAVAIL));
+            assert!(error.hint().is_some_and(|hint| hint.contains("overlaps")));
+        }
+        other => panic!("{other:?}"),
+    }
+    let addr = at("203.0.113.9:7204");
+    let error = listen(addr).expect_err("nobody's address");
+    assert_eq!(error, Error::NoSuchAddress { addr });
+    fake.finish();
+}
+
+#[test]
 fn link_local_and_global_ipv6_connect() {
     let fake = control::session();
     for text in ["[2001:db8::1]:0", "[fe80::1%7]:0"] {

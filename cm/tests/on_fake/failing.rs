@@ -121,6 +121,52 @@ fn each_call_of_a_rejection_fails() {
 }
 
 #[test]
+fn a_failed_acceptance_and_a_refusal_say_all_that_is_known() {
+    let fake = control::session();
+    let listener = super::common::listen(roce()).expect("a listener");
+    let to = listener.local_addr();
+    for call in ["rdma_accept", "rdma_init_qp_attr", "ibv_modify_qp"] {
+        let client = super::common::connect(to, b"").expect("a request");
+        let request = listener.next_request(soon()).expect("the request");
+        let qp = queue_pair(request.context()).expect("a queue pair");
+        request.init_qp(&qp).expect("INIT");
+        let number = qp.number();
+        fake.fail(call, 0, libc::EINVAL);
+        let error = request
+            .accept(qp, &ConnParams::default(), b"")
+            .expect_err("made to fail");
+        let text = error.to_string();
+        let from = client.local_addr().expect("an address");
+        for part in [
+            call.to_owned(),
+            format!("peer {from}"),
+            format!("local address {to}"),
+            format!("queue pair {number}"),
+            "(errno 22)".to_owned(),
+        ] {
+            assert!(text.contains(&part), "no {part} in: {text}");
+        }
+        let text = client
+            .wait_established(soon())
+            .expect_err("rejected")
+            .to_string();
+        for part in ["event rejected", "by the application (28)", &to.to_string()] {
+            assert!(text.contains(part), "no {part} in: {text}");
+        }
+        assert!(!text.contains('\n'), "{text}");
+    }
+    let client = super::common::connect(to, b"").expect("a request");
+    let server = super::common::accept(listener.next_request(soon()).expect("it"), b"");
+    let number = client.qp().number();
+    fake.fail("rdma_establish", 0, libc::EIO);
+    let text = client.wait_established(soon()).expect_err("made to fail");
+    let text = text.to_string();
+    assert!(text.contains(&format!("queue pair {number}")), "{text}");
+    drop((client, server, listener));
+    fake.finish();
+}
+
+#[test]
 fn leaks_an_id_that_cannot_be_destroyed_and_goes_on() {
     let fake = control::session();
     a_whole_connection(roce()).expect("nothing fails");

@@ -12,3 +12,4 @@ mod failing;
 mod handshake;
 mod names;
 mod options;
+mod own_channels;

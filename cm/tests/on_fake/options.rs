@@ -4,7 +4,7 @@ use cm::verbs::ErrorKind;
 use cm::verbs::sys::fake::control;
 use cm::{
     ConnParams, ConnectOptions, Ece, Error, ListenOptions, Listener, PortSpace, RejectReason,
-    Resolving,
+    Request, Resolved, Resolving,
 };
 
 use super::common::{accept, listen, queue_pair, resolve, roce, soon};
@@ -42,6 +42,34 @@ fn an_option_that_the_kernel_does_not_know_is_unsupported_and_ends_nothing() {
     assert_eq!(fake.count("rdma_set_option"), before);
     drop(listener);
     fake.finish();
+}
+
+#[test]
+fn an_option_that_the_kernel_refuses_is_a_failed_call_and_ends_nothing() {
+    let fake = control::session();
+    let listener = listen(roce()).expect("a listener");
+    let to = listener.local_addr();
+    let resolving = Resolving::start(to, &ConnectOptions::default(), soon()).expect("started");
+    fake.fail("rdma_set_option", 0, libc::EINVAL);
+    // Kernels that do not know an option answer ENOSYS: this one knows it and does not take the value.
+    match resolving.set_ack_timeout(14) {
+        Err(Error::Call(error)) => {
+            assert_eq!(error.errno(), Some(libc::EINVAL));
+            assert_ne!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.to_string().contains("ack timeout"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    drop(resolving.wait().expect("it goes on"));
+    drop(listener);
+    fake.finish();
+}
+
+/// Two threads with a `&Request` would write what librdmacm keeps without a lock.
+#[test]
+fn capabilities_are_told_by_one_thread_at_a_time() {
+    let _: fn(&mut Request, Ece) -> Result<(), Error> = Request::set_local_ece;
+    let _: fn(&mut Resolved, Ece) -> Result<(), Error> = Resolved::set_local_ece;
 }
 
 #[test]
@@ -95,7 +123,7 @@ fn capabilities_of_one_side_are_read_by_the_other() {
         },
     );
     let listener = listen(roce()).expect("a listener");
-    let resolved = resolve(listener.local_addr()).expect("resolved");
+    let mut resolved = resolve(listener.local_addr()).expect("resolved");
     let qp = queue_pair(resolved.context()).expect("a queue pair");
     resolved.init_qp(&qp).expect("INIT");
     resolved.set_local_ece(ours).expect("set");
@@ -104,7 +132,7 @@ fn capabilities_of_one_side_are_read_by_the_other() {
         .expect("a request");
     let error = client.remote_ece().expect_err("the answer is on its way");
     assert_eq!(kind(&error), Some(ErrorKind::InvalidArgument), "{error}");
-    let request = listener.next_request(soon()).expect("the request");
+    let mut request = listener.next_request(soon()).expect("the request");
     assert_eq!(request.remote_ece().expect("told"), ours);
     request.set_local_ece(theirs).expect("set");
     let server = accept(request, b"").expect("accepted");

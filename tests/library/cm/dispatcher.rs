@@ -55,7 +55,7 @@ pub(crate) fn tests() -> Vec<Test> {
 }
 
 /// What the queue pairs of one test share: protection domain and completion queue.
-struct Shared {
+pub(super) struct Shared {
     pd: ProtectionDomain,
     cq: CompletionQueue,
 }
@@ -77,7 +77,7 @@ impl Shared {
     }
 }
 
-fn asked(
+pub(super) fn asked(
     dispatcher: &Dispatcher,
     to: SocketAddr,
     data: &[u8],
@@ -95,7 +95,7 @@ fn asked(
     Ok(resolved.connect(qp, &ConnParams::default(), data)?)
 }
 
-fn answered<S: EventSource>(
+pub(super) fn answered<S: EventSource>(
     request: Request<S>,
     shared: &mut Option<Shared>,
     count: usize,
@@ -266,7 +266,7 @@ fn no_room() -> Outcome {
 }
 
 /// The resident memory of this process in kB.
-fn resident() -> Result<u64, Failed> {
+pub(super) fn resident() -> Result<u64, Failed> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let number = line.and_then(|line| line.split_whitespace().next());

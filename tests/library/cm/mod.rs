@@ -9,10 +9,12 @@ mod early_ends;
 mod faults;
 mod handshake;
 mod limits;
+mod options;
 mod ports;
 mod private_data;
 mod refusals;
 mod removal;
+mod rounds;
 
 use std::time::Instant;
 
@@ -32,6 +34,8 @@ pub(crate) fn tests() -> Vec<Test> {
         dispatcher::tests(),
         datagrams::tests(),
         ports::tests(),
+        options::tests(),
+        rounds::tests(),
         early_ends::tests(),
         removal::tests(),
         c_programs::tests(),

@@ -1,15 +1,17 @@
-//! Ports, local addresses and options of ids.
+//! Ports and local addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener};
 
-use harness::{Failed, Need, Outcome, SECOND, Test, WAIT, device, ensure, ensure_eq, rounds, test};
-use rpma::cm::verbs::{ErrorKind, QpAttributes};
+use std::process::Command;
+
+use harness::{Failed, Need, Outcome, SECOND, Test, WAIT, device, ensure, ensure_eq, test};
 use rpma::cm::{
     AddressHints, ConnParams, ConnectOptions, Connector, DatagramListener, Deadline, Error,
     IdOptions, ListenOptions, Listener, Multicast, Resolving, address_info, device_of_local,
 };
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
-use crate::raw::{Queues, RawPair, begin, listener};
+use crate::raw::{Queues, begin, listener};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -34,24 +36,24 @@ pub(crate) fn tests() -> Vec<Test> {
             early_source,
         ),
         test(
-            "options_of_an_id_are_taken_and_the_connection_works",
-            &[Need::Device],
-            options,
-        ),
-        test(
             "a_link_local_address_needs_its_scope_and_keeps_it",
             &[Need::Device],
             link_local,
         ),
         test(
-            "retries_are_as_asked_on_one_side_and_as_negotiated_on_the_other",
+            "a_wildcard_listener_knows_the_scope_of_a_link_local_peer",
             &[Need::Device],
-            retries,
+            link_local_wildcard,
         ),
         test(
-            "rejecting_and_accepting_a_client_that_is_gone_leaves_a_listener_that_serves",
-            &[Need::Device],
-            client_gone,
+            "a_low_port_needs_its_privilege",
+            &[Need::Device, Need::Root],
+            low_port,
+        ),
+        test(
+            "without_ipv6_a_listener_at_every_address_serves_ipv4",
+            &[Need::Device, Need::Root, Need::Tool("ip")],
+            without_ipv6,
         ),
         test("names_are_looked_up_for_both_sides", &[Need::Device], names),
     ]
@@ -68,8 +70,6 @@ fn bind(addr: SocketAddr) -> Result<Listener, Error> {
 fn errno<T: std::fmt::Debug>(result: Result<T, Error>) -> Result<i32, Failed> {
     match result {
         Err(Error::Call(error)) => Ok(error.errno().unwrap_or(0)),
-        // A wildcard's port against that of one address.
-        Err(Error::NoSuchAddress { .. }) => Ok(libc::EADDRNOTAVAIL),
         other => Err(format!("{other:?}").into()),
     }
 }
@@ -82,6 +82,21 @@ fn wildcard(port: u16) -> SocketAddr {
     SocketAddr::new(ip, port)
 }
 
+/// Between a wildcard and one address the kernel has an answer of its own.
+fn overlaps(addr: SocketAddr) -> Outcome {
+    let error = bind(addr).err().ok_or("bound twice")?;
+    ensure!(
+        error.hint().is_some_and(|hint| hint.contains("overlaps")),
+        "no advice with {error}"
+    );
+    ensure_eq!(
+        errno::<()>(Err(error))?,
+        libc::EADDRNOTAVAIL,
+        "binding {addr}"
+    );
+    Ok(())
+}
+
 fn overlapping_ports() -> Outcome {
     let first = listener()?;
     let addr = first.local_addr();
@@ -91,21 +106,13 @@ fn overlapping_ports() -> Outcome {
         libc::EADDRINUSE,
         "the same address again"
     );
-    let overlap = errno(bind(wildcard(addr.port())))?;
-    ensure!(
-        [libc::EADDRNOTAVAIL, libc::EADDRINUSE].contains(&overlap),
-        "a wildcard over it: errno {overlap}"
-    );
+    overlaps(wildcard(addr.port()))?;
     // Sockets and datagram ids have ports of their own.
     let _socket = TcpListener::bind(addr)?;
     let _datagrams = DatagramListener::bind(addr, &ListenOptions::default())?;
     drop(first);
     let all = bind(wildcard(addr.port()))?;
-    let overlap = errno(bind(addr))?;
-    ensure!(
-        [libc::EADDRNOTAVAIL, libc::EADDRINUSE].contains(&overlap),
-        "an address under a wildcard: errno {overlap}"
-    );
+    overlaps(addr)?;
     drop(all);
     bind(addr)?;
     Ok(())
@@ -192,58 +199,6 @@ fn early_source() -> Outcome {
     Ok(())
 }
 
-fn options() -> Outcome {
-    let mut listen = ListenOptions::default();
-    listen.id.reuse_address = true;
-    listen.id.type_of_service = Some(0x20);
-    let listener = Listener::bind(device().addr(0), &listen)?;
-    let mut connect = ConnectOptions::default();
-    connect.id.type_of_service = Some(0x20);
-    let resolving = Resolving::start(listener.local_addr(), &connect, soon())?;
-    match resolving.set_ack_timeout(15) {
-        Ok(()) => {}
-        Err(Error::Call(error)) if error.kind() == ErrorKind::Unsupported => {}
-        Err(error) => return Err(error.into()),
-    }
-    let resolved = resolving.wait()?;
-    let (_queues, qp) = Queues::new(resolved.context())?;
-    resolved.init_qp(&qp)?;
-    let client = resolved.connect(qp, &ConnParams::default(), &[])?;
-    let request = listener.next_request(soon())?;
-    // No device here has capabilities beyond the specification.
-    request.remote_ece()?;
-    let (_server_queues, qp) = Queues::new(request.context())?;
-    request.init_qp(&qp)?;
-    let server = request.accept(qp, &ConnParams::default(), &[])?;
-    client.wait_established(soon())?;
-    server.wait_established(soon())?;
-    client.remote_ece()?;
-
-    // An IPv6 wildcard, with and without IPv4.
-    for v6_only in [true, false] {
-        let mut options = ListenOptions::default();
-        options.id.v6_only = Some(v6_only);
-        let all = Listener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)), &options)?;
-        let port = all.local_addr().port();
-        if device().ip.is_ipv4() {
-            let (client, _queues) = begin(device().addr(port), &[])?;
-            if v6_only {
-                // The kernel finds the port, and then no listener for the address: which of the two it
-                // says is its own affair.
-                let error = client.wait_established(soon()).err();
-                let refused = matches!(
-                    error,
-                    Some(Error::NoListener { .. } | Error::Rejected { .. })
-                );
-                ensure!(refused, "{error:?}");
-            } else {
-                all.next_request(soon())?.reject(&[])?;
-            }
-        }
-    }
-    Ok(())
-}
-
 /// The device's link-local address with its scope, if it has one.
 fn link_local_address() -> Result<Option<SocketAddrV6>, Failed> {
     let table = std::fs::read_to_string("/proc/net/if_inet6")?;
@@ -284,82 +239,142 @@ fn link_local() -> Outcome {
         "printed and read again"
     );
     drop((request, client));
+    // The kernel would take whichever interface its routes name first.
     let start = std::time::Instant::now();
     let without = SocketAddrV6::new(*v6.ip(), v6.port(), 0, 0).into();
-    let options = ConnectOptions::default();
-    // By the kernel's routes it is found all the same, or not; either way at once.
-    match Resolving::start(without, &options, soon()).and_then(Resolving::wait) {
-        Ok(_) => {}
-        Err(error) => ensure!(
-            error.hint().is_some_and(|hint| hint.contains("%interface")),
-            "no advice with {error}"
-        ),
-    }
+    let mut options = ConnectOptions::default();
+    let error = Resolving::start(without, &options, soon())
+        .err()
+        .ok_or("a link-local address without its interface was looked for")?;
     ensure!(
-        start.elapsed() < 3 * SECOND,
-        "looked for it for {:?}",
-        start.elapsed()
+        error.hint().is_some_and(|hint| hint.contains("%interface")),
+        "no advice with {error}"
     );
+    ensure!(start.elapsed() < SECOND, "took {:?}", start.elapsed());
+    let error = bind(without).err().ok_or("bound without an interface")?;
+    ensure!(
+        error.hint().is_some_and(|hint| hint.contains("%interface")),
+        "no advice with {error}"
+    );
+    // The source may say it.
+    options.source = Some(local.into());
+    let resolved = Resolving::start(without, &options, soon())?.wait()?;
+    ensure_eq!(resolved.peer_addr(), to, "the address with its scope");
     Ok(())
 }
 
-fn retries() -> Outcome {
-    let values = |attributes: &QpAttributes| {
-        let (raw, _) = attributes.as_raw();
-        (raw.retry_cnt, raw.rnr_retry)
+fn link_local_wildcard() -> Outcome {
+    let Some(local) = link_local_address()? else {
+        return Err("the interface has no link-local address".into());
     };
-    let pair = RawPair::new()?;
-    for end in [&pair.client, &pair.server] {
-        ensure_eq!(values(&end.qp().query()?.0), (6, 7), "the defaults");
-    }
-    let listener = listener()?;
-    let resolved = crate::raw::resolve(listener.local_addr())?;
-    let (_queues, qp) = Queues::new(resolved.context())?;
-    resolved.init_qp(&qp)?;
-    let mut params = ConnParams::default();
-    (params.retry_count, params.rnr_retry) = (3, 2);
-    let client = resolved.connect(qp, &params, &[])?;
+    let listener = bind((Ipv6Addr::UNSPECIFIED, 0).into())?;
+    let to = SocketAddr::new(IpAddr::V6(*local.ip()), listener.local_addr().port());
+    let SocketAddr::V6(mut to) = to else {
+        return Err("no IPv6 address".into());
+    };
+    to.set_scope_id(local.scope_id());
+    let (client, _queues) = begin(to.into(), &[])?;
     let request = listener.next_request(soon())?;
-    let (_server_queues, qp) = Queues::new(request.context())?;
-    request.init_qp(&qp)?;
-    let server = request.accept(qp, &ConnParams::default(), &[])?;
-    client.wait_established(soon())?;
-    server.wait_established(soon())?;
-    ensure_eq!(
-        values(&client.qp().query()?.0),
-        (3, 2),
-        "what was asked for"
-    );
+    ensure_eq!(Some(request.peer_addr()), client.local_addr(), "the peer");
+    ensure_eq!(request.local_addr(), Some(to.into()), "the local address");
     Ok(())
 }
 
-fn client_gone() -> Outcome {
-    let listener = listener()?;
-    for round in 0..rounds(10, 200) {
-        let (client, queues) = begin(listener.local_addr(), &[])?;
-        let request = listener.next_request(soon())?;
-        drop((client, queues));
-        if round % 2 == 0 {
-            request.reject(b"too late")?;
-            continue;
+/// Without the privilege to take low ports, in a thread of its own.
+fn low_port() -> Outcome {
+    let unprivileged = std::thread::spawn(|| -> Result<_, Failed> {
+        let mut sets = capabilities(None)?;
+        sets.effective.remove(CapabilitySet::NET_BIND_SERVICE);
+        set_capabilities(None, sets)?;
+        Ok(bind(device().addr(80)).map(drop))
+    });
+    let result = unprivileged.join().map_err(|_| "the thread panicked")??;
+    let error = result.err().ok_or("port 80 without the privilege")?;
+    ensure!(
+        error
+            .hint()
+            .is_some_and(|hint| hint.contains("CAP_NET_BIND_SERVICE")),
+        "no advice with {error}"
+    );
+    ensure_eq!(errno::<()>(Err(error))?, libc::EACCES, "port 80");
+    bind(device().addr(80))?;
+    Ok(())
+}
+
+const NO_IPV6: &str = "/proc/sys/net/ipv6/conf/all/disable_ipv6";
+
+/// The machine without IPv6, and with the interface's addresses again when this is dropped.
+struct WithoutIpv6(Vec<String>);
+
+impl WithoutIpv6 {
+    fn new() -> Result<Self, Failed> {
+        let interface = device().interface.as_str();
+        let shown = Command::new("ip")
+            .args([
+                "-6", "-o", "addr", "show", "dev", interface, "scope", "global",
+            ])
+            .output()?;
+        let words = String::from_utf8(shown.stdout)?;
+        let addresses = words
+            .lines()
+            .filter_map(|line| line.split_whitespace().nth(3).map(str::to_owned))
+            .collect();
+        let this = Self(addresses);
+        std::fs::write(NO_IPV6, "1")?;
+        Ok(this)
+    }
+}
+
+impl Drop for WithoutIpv6 {
+    fn drop(&mut self) {
+        let _ = std::fs::write(NO_IPV6, "0");
+        for address in &self.0 {
+            let _ = Command::new("ip")
+                .args(["addr", "replace", address, "dev", &device().interface])
+                .status();
         }
-        let (_queues, qp) = Queues::new(request.context())?;
-        // Refused at one of the steps, or a connection that ends at once.
-        let accepted = request
-            .init_qp(&qp)
-            .and_then(|()| request.accept(qp, &ConnParams::default(), &[]));
-        if let Ok(server) = accepted {
-            let result = server.wait_established(Deadline::after(SECOND));
-            ensure!(result.is_err(), "established with nobody");
+        // The device's table follows in its own time.
+        let deadline = soon();
+        while !deadline.has_passed() && !matches!(link_local_address(), Ok(Some(_))) {
+            std::thread::sleep(SECOND / 100);
+        }
+        for address in &self.0 {
+            let ip = address.split('/').next().and_then(|ip| ip.parse().ok());
+            let Some(ip) = ip else { continue };
+            while !deadline.has_passed() && bind(SocketAddr::new(ip, 0)).is_err() {
+                std::thread::sleep(SECOND / 100);
+            }
         }
     }
-    let (client, _queues) = begin(listener.local_addr(), &[])?;
-    let request = listener.next_request(soon())?;
-    let (_server_queues, qp) = Queues::new(request.context())?;
-    request.init_qp(&qp)?;
-    let server = request.accept(qp, &ConnParams::default(), &[])?;
-    client.wait_established(soon())?;
-    server.wait_established(soon())?;
+}
+
+fn without_ipv6() -> Outcome {
+    let ip = device().ip;
+    if ip.is_ipv6() {
+        // The device in use would be gone.
+        return Ok(());
+    }
+    let off = WithoutIpv6::new()?;
+    ensure!(link_local_address()?.is_none(), "IPv6 is still there");
+    for every in [
+        IpAddr::from(Ipv4Addr::UNSPECIFIED),
+        IpAddr::from(Ipv6Addr::UNSPECIFIED),
+    ] {
+        let listener = bind(SocketAddr::new(every, 0))?;
+        let to = SocketAddr::new(ip, listener.local_addr().port());
+        let (client, _queues) = begin(to, &[])?;
+        let request = listener.next_request(soon())?;
+        ensure_eq!(request.local_addr(), Some(to), "the local address");
+        let (_server_queues, qp) = Queues::new(request.context())?;
+        request.init_qp(&qp)?;
+        let server = request.accept(qp, &ConnParams::default(), &[])?;
+        client.wait_established(soon())?;
+        server.wait_established(soon())?;
+    }
+    let addr: SocketAddr = "[2001:db8::1]:0".parse()?;
+    let error = bind(addr).err().ok_or("an IPv6 address was bound")?;
+    ensure_eq!(error, Error::NoSuchAddress { addr }, "{error}");
+    drop(off);
     Ok(())
 }
 

@@ -98,6 +98,13 @@ pub(super) fn padded(data: &[u8], room: usize, iwarp: bool) -> Option<Vec<u8>> {
     data.resize(room, 0);
     Some(data)
 }
+fn without_scope(mut addr: SocketAddr) -> SocketAddr {
+    if let SocketAddr::V6(v6) = &mut addr {
+        v6.set_scope_id(0);
+    }
+    addr
+}
+
 impl World {
     /// The id that a request brings: on the listener's channel, with its context.
     pub(super) fn new_passive(
@@ -123,7 +130,9 @@ impl World {
         if let Some(found) = self.cm.connections.get_mut(&connection) {
             found.passive = Some(pointer.addr());
             found.unread = false;
+            // A message names addresses alone.
             let (client, server) = found.addresses;
+            let (client, server) = (without_scope(client), without_scope(server));
             id.context = Some(found.context);
             (id.local, id.peer) = (Some(server), Some(client));
             let verbs = self.devices.context(found.context);
