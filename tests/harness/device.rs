@@ -63,6 +63,22 @@ pub(crate) fn find() -> &'static Result<TestDevice, String> {
     })
 }
 
+/// The address of the second machine.
+///
+/// # Panics
+/// Without one: a test that calls this names [`Need::SecondHost`](crate::Need::SecondHost).
+pub fn second_host() -> IpAddr {
+    second().expect("the test needs Need::SecondHost")
+}
+
+/// The second machine's address, or a sentence that says why there is none.
+pub(crate) fn second() -> Result<IpAddr, String> {
+    let text = std::env::var("RPMA_TEST_SECOND_HOST")
+        .map_err(|_| "a second machine (`cargo xtask test --full` starts one)")?;
+    text.parse()
+        .map_err(|_| format!("RPMA_TEST_SECOND_HOST={text} is no IP address"))
+}
+
 /// Every device with every address that is not link-local.
 fn all() -> Vec<TestDevice> {
     let mut found = Vec::new();

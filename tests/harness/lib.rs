@@ -7,6 +7,8 @@
 //! - `RPMA_TEST_FULL=1`: the long tests too, and more rounds of the others.
 //! - `RPMA_TEST_NATIVE=only`: only the tests of what newer kernels and libraries have, by `native_` in their names.
 //!   `=elsewhere`: of those, the ones that cannot run here are left out, since another run holds them.
+//! - `RPMA_TEST_SECOND_HOST`: the address of a second machine, which runs the role `second_host`; without it the tests between
+//!   two hosts are left out. `RPMA_TEST_POWER_CUT`: a file; whoever sees it there ends that machine and removes the file.
 
 mod baseline;
 mod c;
@@ -26,7 +28,7 @@ pub use libtest_mimic::Failed;
 pub use crate::baseline::Baseline;
 pub use crate::c::{c_library, c_program};
 pub use crate::child::{Child, Finished, command};
-pub use crate::device::{TestDevice, device, hardware_counter};
+pub use crate::device::{TestDevice, device, hardware_counter, second_host};
 pub use crate::link::{End, LINK, Link};
 pub use crate::listening::{free_rdma_port, wait_for_rdma_listener};
 pub use crate::need::Need;

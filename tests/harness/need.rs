@@ -22,6 +22,8 @@ pub enum Need {
     Wire,
     /// Kernel 6.2 and rdma-core 45 or later, from which on there are flush and atomic write as operations of the device.
     Native,
+    /// A second machine, which runs the role `second_host`. Tests that need it are left out where there is none.
+    SecondHost,
     /// The C programs of `tests/c`.
     C,
     /// Those written with librpma, of `tests/c/rpma`.
@@ -45,6 +47,7 @@ impl Need {
             Self::SoftRoce => module_missing(&["rdma_rxe", "dummy"]),
             Self::Wire => module_missing(&["veth", "sch_netem"]),
             Self::Native => kernel_too_old().or_else(library_too_old),
+            Self::SecondHost => device::second().err(),
             Self::C => (!c::MISSING.is_empty()).then(|| format!("the C programs: {}", c::MISSING)),
             Self::Librpma => (!c::RPMA_MISSING.is_empty())
                 .then(|| format!("the C programs with librpma: {}", c::RPMA_MISSING)),

@@ -155,6 +155,11 @@ impl Test {
         self
     }
 
+    /// Whether the second machine is there, if it is needed: another run holds those tests.
+    fn has_its_hosts(&self) -> bool {
+        !self.needs.contains(&Need::SecondHost) || Need::SecondHost.missing().is_none()
+    }
+
     fn trial(self, require_all: bool) -> Trial {
         let missing: Vec<_> = self
             .needs
@@ -222,7 +227,7 @@ pub fn run(tests: Vec<Test>, roles: &[Role]) -> ExitCode {
     };
     let tests: Vec<Test> = tests
         .into_iter()
-        .filter(|test| (full() || !test.long) && native.takes(test))
+        .filter(|test| (full() || !test.long) && native.takes(test) && test.has_its_hosts())
         .collect();
     let require_all = is_set("RPMA_REQUIRE_ALL");
     if !arguments.list {

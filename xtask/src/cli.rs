@@ -1,12 +1,13 @@
 //! The command line: one type per subcommand, and where each one goes.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-use crate::error::{Error, Result};
+use crate::error::{Context, Error, Result};
 use crate::{bindings, device, packages, ping, test_run, vm};
 
 /// Environment variables, shown at the end of `--help`.
@@ -57,6 +58,10 @@ enum Command {
         /// own, named "icount" unless --name says otherwise. It never stands still: stop it
         #[arg(long, global = true)]
         icount: bool,
+        /// Join it to another VM started with the same path of a unix socket, which the first one makes: each has a second
+        /// device rxe1 then, at 198.18.0.1 in the first and 198.18.0.2 in the other. Needed for `start` only
+        #[arg(long, global = true, value_name = "PATH")]
+        link: Option<PathBuf>,
         #[command(subcommand)]
         action: VmAction,
     },
@@ -176,6 +181,7 @@ impl Cli {
                 name,
                 guest,
                 icount,
+                link,
                 action,
             } => {
                 let config = if icount {
@@ -183,6 +189,14 @@ impl Cli {
                     vm::Config::from_environment(Some(name), guest)?.counting_instructions()
                 } else {
                     vm::Config::from_environment(name, guest)?
+                };
+                let config = match link {
+                    // QEMU has a working folder of its own.
+                    Some(link) => config.joined(
+                        &std::path::absolute(link)
+                            .context(|| "the path of --link cannot be made absolute".to_owned())?,
+                    ),
+                    None => config,
                 };
                 match action {
                     VmAction::Start => vm::start(&config).map(|_| ExitCode::SUCCESS),

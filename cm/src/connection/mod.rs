@@ -37,6 +37,21 @@ const NAP: Duration = Duration::from_millis(100);
 ///
 /// [`next_event`](Self::next_event) drives the handshake: the active side becomes connected while
 /// it takes the peer's answer from there. Dropping a connection ends it; the peer is told.
+///
+/// # No keep-alive
+/// A reliable connection sends nothing while nobody posts. Of a peer whose process ends, its kernel tells
+/// ([`ConnectionEvent::Disconnected`]). Of a peer that loses its power or its network, nobody does: the connection stays
+/// [`Established`](ConnectionState::Established), posted receives stay posted, and waits end at their deadline only. What finds out
+/// is a send, read or write: it ends with [`RETRY_EXC_ERR`](verbs::WcStatus::RETRY_EXC_ERR) after [`ConnParams::retry_count`] repetitions,
+/// within 10 s with the defaults, and the queue pair is in the error state then. So who waits for a peer that may be silent for long
+/// posts something now and then, a write of no bytes say, and looks at its completion; or lets the peer send at intervals, and takes
+/// a deadline that passes for the end. Frozen processes are not found out that way: their device goes on answering.
+///
+/// [`ConnectionEvent::Unreachable`] on a connection that stands says that the peer's hardware address has changed; whether it can be
+/// reached, again only a send tells.
+///
+/// To end it needs no answer: [`disconnect`](Self::disconnect) does not wait, and dropping takes milliseconds, on SoftRoCE up to 3 s
+/// while its packets wait for a neighbour that does not answer.
 #[derive(Debug)]
 pub struct Connection<S = OwnChannel> {
     // Dropped in this order: no work for the queue pair is left when the id goes, unless others hold

@@ -4,6 +4,7 @@
 
 mod count;
 mod counted;
+mod hosts;
 mod steps;
 
 use std::process::ExitCode;
@@ -101,6 +102,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     outcomes.push(("device", steps::device(options, &place)?));
     if steps::guest_has_tests(options)? {
         outcomes.push(("guest", steps::guest(options)?));
+    }
+    if hosts::wanted(options) {
+        outcomes.push(("hosts", hosts::hosts(options)?));
     }
     Ok(conclude(options, &outcomes, &minimum, started))
 }

@@ -321,12 +321,12 @@ fn full(options: &Options) -> Vec<(String, String)> {
     full.into_iter().collect()
 }
 
-fn variable(name: &str, value: &str) -> (String, String) {
+pub(super) fn variable(name: &str, value: &str) -> (String, String) {
     (name.to_owned(), value.to_owned())
 }
 
 /// A run of tests with this cargo.
-fn plain(what: &str, options: &Options) -> (Command, Vec<String>) {
+pub(super) fn plain(what: &str, options: &Options) -> (Command, Vec<String>) {
     (Command::new(cargo()), words("test", what, options, ""))
 }
 
@@ -365,7 +365,7 @@ fn host_triple(cargo: &mut Command) -> Result<String> {
 }
 
 /// Cargo's words to run what it builds for this machine through `runner`.
-fn runner_setting(runner: &[OsString]) -> Result<Vec<String>> {
+pub(super) fn runner_setting(runner: &[OsString]) -> Result<Vec<String>> {
     let words = runner
         .iter()
         .map(|word| {

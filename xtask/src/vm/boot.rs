@@ -3,6 +3,7 @@
 //! About one emulated microvm boot in several hundred hangs in its first half second; a second try never did.
 
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -153,6 +154,7 @@ fn start(
         port: config.first_port,
         probe: false,
         tsc_khz: qemu::tsc_khz(),
+        link_is_there: false,
     };
     boot.kvm = accel::use_kvm(config, &boot)?;
     let system = match libraries {
@@ -253,6 +255,8 @@ fn launch(config: &Config, boot: &mut Boot<'_>) -> Result<()> {
     // Boots are told apart by what the console says, so nothing of an earlier one may be left.
     let _ = fs::remove_file(console(folder));
     let _ = fs::remove_file(folder.join("qemu.pid"));
+    let is_there = |link: &Path| UnixStream::connect(link).is_ok();
+    boot.link_is_there = config.link.as_deref().is_some_and(is_there);
     for _ in 0..50 {
         let mut command = process::tool("qemu-system-x86_64");
         command

@@ -56,6 +56,8 @@ pub(crate) struct Config {
     pub(crate) idle_minutes: u32,
     /// The guest's clock counts instructions: one of them is one nanosecond.
     pub(crate) icount: bool,
+    /// A unix socket that joins it to another VM as by a cable.
+    pub(crate) link: Option<PathBuf>,
 }
 
 impl Config {
@@ -126,6 +128,7 @@ impl Config {
                 .unwrap_or_default(),
             idle_minutes: number("RDMA_RUST_VM_IDLE_MINUTES", 120)?,
             icount: false,
+            link: None,
         })
     }
 
@@ -141,6 +144,12 @@ impl Config {
             icount: true,
             ..self
         }
+    }
+
+    /// The same VM, joined to another one that has the same `link`: a unix socket, made by the VM that starts first.
+    pub(crate) fn joined(mut self, link: &Path) -> Self {
+        self.link = Some(link.to_owned());
+        self
     }
 
     /// The same VM under another name, with a folder and port of its own.

@@ -23,6 +23,16 @@ pub(super) const AGENT_ADDRESS: &str = "10.0.2.15";
 /// The second address of the device.
 const DEVICE_ADDRESS_V6: &str = "2001:db8::1/64";
 
+/// The hardware address of the interface that leads to another VM, at the end with this number.
+pub(super) fn link_mac(number: u8) -> String {
+    format!("52:54:00:77:00:{number:02x}")
+}
+
+/// The address there (of a range for tests between two machines, which is never routed).
+pub(crate) fn link_address(number: u8) -> String {
+    format!("198.18.0.{number}")
+}
+
 /// Whether this process runs in a VM of ours: only its kernel has such a command line.
 pub(super) fn is_guest() -> bool {
     argument("vm.agent").is_some()
@@ -70,18 +80,31 @@ pub(super) fn set_up() -> Result<String> {
     ip(&format!("addr add {DEVICE_ADDRESS}/24 dev d0"))?;
     ip(&format!("addr add {DEVICE_ADDRESS_V6} dev d0 nodad"))?;
     ip("link set d0 up")?;
-    process::capture(process::tool("rdma").args("link add rxe0 type rxe netdev d0".split(' ')))?;
+    add_device("rxe0", "d0", DEVICE_ADDRESS)?;
+    if let Some(number) = argument("vm.link").and_then(|number| number.parse().ok()) {
+        let interface = interface_of(&link_mac(number))?;
+        let address = link_address(number);
+        ip(&format!("addr add {address}/24 dev {interface}"))?;
+        ip(&format!("link set {interface} up"))?;
+        add_device("rxe1", &interface, &address)?;
+    }
+    Ok(token)
+}
+
+fn add_device(name: &str, interface: &str, address: &str) -> Result<()> {
+    let words = ["link", "add", name, "type", "rxe", "netdev", interface];
+    process::capture(process::tool("rdma").args(words))?;
     let deadline = Instant::now() + Duration::from_secs(10);
     // A connection before the address is in the device's table loses its first packets, and seconds with them.
-    while !has_address(DEVICE_ADDRESS) {
+    while !has_address(address) {
         if Instant::now() > deadline {
             return Err(Error::new(format!(
-                "rxe0 did not get the address {DEVICE_ADDRESS} within 10 s"
+                "{name} did not get the address {address} within 10 s"
             )));
         }
         thread::sleep(Duration::from_millis(10));
     }
-    Ok(token)
+    Ok(())
 }
 
 fn has_address(address: &str) -> bool {

@@ -38,6 +38,7 @@ use std::time::Duration;
 
 pub(crate) use boot::copy_of_this_program;
 pub(crate) use config::{Config, DEVICE_ADDRESS};
+pub(crate) use guest::link_address;
 
 use crate::error::{Context, Error, Result};
 use crate::report;

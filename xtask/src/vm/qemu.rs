@@ -36,6 +36,8 @@ pub(crate) struct Boot<'a> {
     pub(crate) probe: bool,
     /// The rate of this machine's time stamp counter.
     pub(crate) tsc_khz: u64,
+    /// Whether another VM is at the link already.
+    pub(crate) link_is_there: bool,
 }
 
 /// The arguments of `qemu-system-x86_64`.
@@ -98,6 +100,20 @@ pub(crate) fn arguments(config: &Config, boot: &Boot<'_>) -> Result<Vec<OsString
         );
         let device = format!("virtio-net-{bus},netdev=agent,mac={}", guest::AGENT_MAC);
         add(&["-netdev", &forward, "-device", &device]);
+        if let Some(link) = &config.link {
+            let (listens, number) = if boot.link_is_there {
+                ("off", 2)
+            } else {
+                ("on", 1)
+            };
+            let cable = format!(
+                "stream,id=link,server={listens},addr.type=unix,addr.path={}",
+                option_value(link)
+            );
+            let mac = guest::link_mac(number);
+            let device = format!("virtio-net-{bus},netdev=link,mac={mac}");
+            add(&["-netdev", &cable, "-device", &device]);
+        }
         config.qemu_args.iter().for_each(|word| add(&[word]));
     }
     Ok(arguments)
@@ -129,6 +145,12 @@ fn kernel_line(config: &Config, boot: &Boot<'_>) -> Result<String> {
         word(&format!("vm.idle={}", config.idle_minutes));
         if boot.layer.is_some() {
             word("vm.layer=1");
+        }
+        if config.link.is_some() {
+            word(&format!(
+                "vm.link={}",
+                if boot.link_is_there { 2 } else { 1 }
+            ));
         }
         for (index, share) in config.shares.iter().enumerate() {
             word(&format!("vm.share{index}={}", guest::as_argument(share)));
@@ -190,6 +212,7 @@ mod tests {
             qemu_args: vec!["-s".to_owned()],
             idle_minutes: 5,
             icount: false,
+            link: None,
         }
     }
 
@@ -208,6 +231,7 @@ mod tests {
             port: 20_001,
             probe: false,
             tsc_khz: 2_500_000,
+            link_is_there: false,
         };
         change(&mut boot);
         let words = arguments(config, &boot).unwrap();
@@ -329,6 +353,7 @@ mod tests {
             port: 1,
             probe: false,
             tsc_khz: 1,
+            link_is_there: false,
         };
         let error = arguments(&long, &boot).unwrap_err().to_string();
         assert!(error.contains("may have 2047"), "{error}");

@@ -3,6 +3,7 @@
 //! What opens the devices of the wire is a process of its own: librdmacm keeps them open to its end, and up to Linux 6.12 they
 //! cannot be removed before.
 
+mod hosts;
 mod peers;
 mod removal;
 mod unreachable;
@@ -22,6 +23,7 @@ pub(super) fn roles() -> Vec<Role> {
     [
         wire::ROLES,
         peers::ROLES,
+        hosts::ROLES,
         removal::ROLES,
         unreachable::ROLES,
     ]
@@ -32,6 +34,7 @@ pub(super) fn tests() -> Vec<Test> {
     [
         wire::tests(),
         peers::tests(),
+        hosts::tests(),
         removal::tests(),
         unreachable::tests(),
     ]
