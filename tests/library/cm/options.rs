@@ -189,8 +189,10 @@ impl Bare {
             sys::rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST,
             "the event"
         );
+        // SAFETY: as above.
+        let param = unsafe { (*event).param };
         // SAFETY: a request of a connection carries this arm.
-        let said = unsafe { (*event).param.conn };
+        let said = unsafe { param.conn };
         // SAFETY: as above; the new id is nobody else's.
         let id = unsafe { (*event).id };
         let mut attributes = MaybeUninit::<sys::ibv_qp_attr>::zeroed();
