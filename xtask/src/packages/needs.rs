@@ -66,7 +66,8 @@ pub(crate) enum Probe {
     Library(&'static str),
     /// A file.
     File(&'static str),
-    /// A file in one of the folders of shared libraries whose name begins so.
+    /// A shared library of this name, with or without versions (`NAME.so`, `NAME.so.1`, `NAME-14.so.1`), in one of the folders
+    /// of shared libraries.
     SharedObject(&'static str),
 }
 
@@ -78,9 +79,9 @@ impl Probe {
                 process::succeeds(process::tool("pkg-config").args(["--exists", name]))
             }
             Self::File(path) => Path::new(path).exists(),
-            Self::SharedObject(prefix) => library_folders()
+            Self::SharedObject(name) => library_folders()
                 .iter()
-                .any(|folder| has_file(folder, prefix)),
+                .any(|folder| has_library(folder, name)),
         }
     }
 }
@@ -91,7 +92,7 @@ impl fmt::Display for Probe {
             Self::Tool(name) => write!(f, "program {name}"),
             Self::Library(name) => write!(f, "library {name} (for pkg-config)"),
             Self::File(path) => write!(f, "file {path}"),
-            Self::SharedObject(prefix) => write!(f, "shared library {prefix}*"),
+            Self::SharedObject(name) => write!(f, "shared library {name}"),
         }
     }
 }
@@ -231,13 +232,19 @@ fn library_folders() -> Vec<std::path::PathBuf> {
     folders
 }
 
-fn has_file(folder: &Path, prefix: &str) -> bool {
+fn has_library(folder: &Path, library: &str) -> bool {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    names.any(|name| {
-        name.strip_prefix(prefix).is_some_and(|rest| {
-            rest.starts_with(".so") || rest.starts_with('-') && rest.contains(".so")
-        })
+    names.any(|name| is_library(&name, library))
+}
+
+/// Whether a file of this name is this library, and not one whose name only begins so (`libclang-cpp.so.14` is not libclang).
+fn is_library(file: &str, library: &str) -> bool {
+    file.strip_prefix(library).is_some_and(|rest| {
+        let rest = rest.strip_prefix('-').map_or(rest, |version| {
+            version.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.')
+        });
+        rest.trim_start_matches('.').starts_with("so")
     })
 }
 
@@ -252,6 +259,28 @@ mod tests {
                 !need.package.is_empty() && !need.reason.is_empty(),
                 "{need:?}"
             );
+        }
+    }
+
+    #[test]
+    fn a_library_is_found_with_any_version_and_not_by_the_beginning_of_another_ones_name() {
+        for file in [
+            "libclang.so",
+            "libclang.so.1",
+            "libclang-14.so",
+            "libclang-14.so.1",
+            "libclang-14.0.6.so",
+        ] {
+            assert!(is_library(file, "libclang"), "{file}");
+        }
+        for file in [
+            "libclang-cpp.so.14",
+            "libclangd.so",
+            "libclang.a",
+            "libclang-14.a",
+            "libclang",
+        ] {
+            assert!(!is_library(file, "libclang"), "{file}");
         }
     }
 
