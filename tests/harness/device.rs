@@ -49,6 +49,7 @@ pub(crate) fn find() -> &'static Result<TestDevice, String> {
                     .map_err(|_| format!("RPMA_TEST_ADDRESS={text} is no IP address"))?;
                 all.into_iter()
                     .find(|device| device.ip == ip)
+                    .or_else(|| iwarp(ip))
                     .ok_or_else(|| {
                         format!("no RDMA device has the address {ip} of RPMA_TEST_ADDRESS")
                     })
@@ -77,6 +78,20 @@ pub(crate) fn second() -> Result<IpAddr, String> {
         .map_err(|_| "a second machine (`cargo xtask test --full` starts one)")?;
     text.parse()
         .map_err(|_| format!("RPMA_TEST_SECOND_HOST={text} is no IP address"))
+
+/// An iWARP device for an address that was named: its GID is a hardware address, and does not tell which it has.
+fn iwarp(ip: IpAddr) -> Option<TestDevice> {
+    let name = entries(Path::new(CLASS)).into_iter().find(|device| {
+        let node = read(&Path::new(CLASS).join(device).join("node_type"));
+        // As in `4: RNIC`.
+        node.starts_with("4:")
+    })?;
+    Some(TestDevice {
+        name,
+        port: 1,
+        ip,
+        interface: String::new(),
+    })
 }
 
 /// Every device with every address that is not link-local.
