@@ -210,6 +210,10 @@ impl<S: EventSource> Resolved<S> {
         // SAFETY: the id has device and route; parameters and private data are live.
         let ret = unsafe { sys::rdma_connect(id.raw(), &mut c) };
         check(verb, ret).map_err(|e| {
+            // A device that opens its TCP connection in the call knows at once.
+            if e.errno() == Some(libc::ECONNREFUSED) {
+                return Error::NoListener { peer };
+            }
             let whose = both_ends(peer, local, &qp);
             Error::from(e).of_connection(whose).or_removed(peer)
         })?;

@@ -63,8 +63,9 @@ pub enum Error {
     },
     /// The peer refused.
     #[error(
-        "{peer} rejected the connection: event {}, status {reason}",
-        EventKind::REJECTED
+        "{peer} rejected the connection: event {}, status {}",
+        EventKind::REJECTED,
+        reason.text()
     )]
     Rejected {
         /// The address asked for.

@@ -100,8 +100,9 @@ impl IncomingId {
         };
         let len = u8::try_from(private_data.len()).unwrap_or(u8::MAX);
         match check(verb, call(id.raw(), data, len)) {
-            // Who asked has given up, so that nobody is left to be told.
-            Err(error) if error.errno() == Some(libc::EINVAL) => {
+            // Who asked has given up, so that nobody is left to be told; on iWARP its TCP connection is
+            // reset.
+            Err(error) if matches!(error.errno(), Some(libc::EINVAL | libc::ECONNRESET)) => {
                 tracing::debug!(%error, "a request that is gone");
                 Ok(())
             }

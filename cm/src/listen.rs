@@ -305,7 +305,15 @@ impl<S: EventSource> Request<S> {
         // SAFETY: the id came with a request and has a device, parameters and private data are
         // live; the queue pair is named by its number, as the id has none of its own.
         let ret = unsafe { sys::rdma_accept(id.raw(), &mut c) };
-        check(verb, ret).map_err(|e| Error::from(e).of_connection(whose))?;
+        check(verb, ret).map_err(|e| {
+            let reset = e.errno() == Some(libc::ECONNRESET);
+            let e = if reset {
+                e.with_hint("the peer has given up before it was accepted: take the next request")
+            } else {
+                e
+            };
+            Error::from(e).of_connection(whose)
+        })?;
         Ok(Connection::new(
             qp,
             self.incoming.into_id(),

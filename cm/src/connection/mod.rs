@@ -52,6 +52,9 @@ const NAP: Duration = Duration::from_millis(100);
 ///
 /// To end it needs no answer: [`disconnect`](Self::disconnect) does not wait, and dropping takes milliseconds, on SoftRoCE up to 3 s
 /// while its packets wait for a neighbour that does not answer.
+///
+/// On iWARP the kernel lets go of an attempt only with the peer's answer, or when the device gives up
+/// (siw after 10 s): a drop before that takes as long.
 #[derive(Debug)]
 pub struct Connection<S = OwnChannel> {
     // Dropped in this order: no work for the queue pair is left when the id goes, unless others hold
@@ -218,7 +221,11 @@ impl<S: EventSource> Connection<S> {
         let peer = self.peer;
         match event {
             ConnectionEvent::Established { private_data } => Ok(Some(private_data)),
-            ConnectionEvent::Rejected { reason, .. } if reason.is_no_listener() => {
+            // Bytes come from an application, which some iWARP devices do not tell from a port with none.
+            ConnectionEvent::Rejected {
+                reason,
+                private_data,
+            } if reason.is_no_listener() && private_data.is_empty() => {
                 Err(Error::NoListener { peer })
             }
             ConnectionEvent::Rejected {

@@ -61,6 +61,17 @@ impl RejectReason {
     pub fn is_no_listener(self) -> bool {
         self == Self::NO_LISTENER || self.raw() == -libc::ECONNREFUSED
     }
+
+    /// What it means, in words. On iWARP a negative errno: ECONNRESET is how an application's
+    /// rejection arrives on siw.
+    pub(crate) fn text(self) -> String {
+        match self.raw() {
+            errno if errno < 0 => {
+                std::io::Error::from_raw_os_error(errno.saturating_neg()).to_string()
+            }
+            _ => self.to_string(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -80,6 +91,14 @@ mod tests {
             RejectReason::from_raw(-111).to_string(),
             "unknown value (-111)"
         );
+    }
+
+    #[test]
+    fn a_reason_is_told_in_words_on_every_transport() {
+        assert_eq!(RejectReason::CONSUMER.text(), "rejected by the application");
+        let reset = RejectReason::from_raw(-libc::ECONNRESET).text();
+        assert!(reset.contains("104"), "{reset}");
+        assert!(!RejectReason::from_raw(i32::MIN).text().is_empty());
     }
 
     #[test]

@@ -119,6 +119,22 @@ fn a_rejection_brings_its_data_and_its_reason() {
 }
 
 #[test]
+fn a_refusal_by_tcp_is_no_listener_and_a_reset_leaves_nobody_to_be_rejected() {
+    let fake = control::session();
+    let listener = listen(iwarp()).expect("a listener");
+    fake.fail("rdma_connect", 0, libc::ECONNREFUSED);
+    let error = connect(listener.local_addr(), b"").expect_err("refused");
+    let peer = listener.local_addr();
+    assert_eq!(error, Error::NoListener { peer });
+    let client = connect(peer, b"").expect("a request");
+    let request = listener.next_request(soon()).expect("the request");
+    fake.fail("rdma_reject", 0, libc::ECONNRESET);
+    request.reject(b"no").expect("nobody is left to be told");
+    drop(client);
+    fake.finish();
+}
+
+#[test]
 fn a_request_that_nobody_decides_is_rejected() {
     let fake = control::session();
     // Dropped, waiting in the listener that is dropped, and taken with the listener dropped first.

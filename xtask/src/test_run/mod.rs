@@ -99,6 +99,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if steps::compares_paths(options) {
         outcomes.push(("paths", steps::paths(options)?));
     }
+    if steps::takes_iwarp(options) {
+        outcomes.push(("iwarp", steps::iwarp(options)?));
+    }
     outcomes.push(("device", steps::device(options, &place)?));
     if steps::guest_has_tests(options)? {
         outcomes.push(("guest", steps::guest(options)?));

@@ -20,6 +20,7 @@ mod modules;
 mod protocol;
 mod qemu;
 mod resolve;
+pub(crate) mod siw;
 mod state;
 mod system;
 #[cfg(test)]
