@@ -78,6 +78,7 @@ pub(crate) fn second() -> Result<IpAddr, String> {
         .map_err(|_| "a second machine (`cargo xtask test --full` starts one)")?;
     text.parse()
         .map_err(|_| format!("RPMA_TEST_SECOND_HOST={text} is no IP address"))
+}
 
 /// An iWARP device for an address that was named: its GID is a hardware address, and does not tell which it has.
 fn iwarp(ip: IpAddr) -> Option<TestDevice> {

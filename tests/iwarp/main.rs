@@ -19,39 +19,43 @@ use rpma::cm::{ConnParams, ConnectionEvent, ConnectionState, Deadline, Error};
 fn main() -> ExitCode {
     let device = &[Need::Device];
     let tests = vec![
-        test("iwarp_the_device_is_one", device, the_device),
+        test("over_iwarp_the_device_is_one", device, the_device),
         test(
-            "iwarp_data_flows_both_ways_after_the_client_has_sent",
+            "over_iwarp_data_flows_both_ways_after_the_client_has_sent",
             device,
             data,
         ),
         test(
-            "iwarp_a_write_and_a_read_reach_memory_that_may_be_written",
+            "over_iwarp_a_write_and_a_read_reach_memory_that_may_be_written",
             device,
             remote_memory,
         ),
         test(
-            "iwarp_what_the_transport_lacks_is_refused_and_the_connection_goes_on",
+            "over_iwarp_what_the_transport_lacks_is_refused_and_the_connection_goes_on",
             device,
             refused,
         ),
         test(
-            "iwarp_either_side_ends_the_connection_and_receives_are_flushed",
+            "over_iwarp_either_side_ends_the_connection_and_receives_are_flushed",
             device,
             the_end,
         ),
-        test("iwarp_a_rejection_and_its_bytes_arrive", device, rejection),
         test(
-            "iwarp_nobody_listening_is_no_listener",
+            "over_iwarp_a_rejection_and_its_bytes_arrive",
+            device,
+            rejection,
+        ),
+        test(
+            "over_iwarp_nobody_listening_is_no_listener",
             device,
             nobody_listens,
         ),
         test(
-            "iwarp_private_data_arrives_as_long_as_it_was_sent",
+            "over_iwarp_private_data_arrives_as_long_as_it_was_sent",
             device,
             private_data,
         ),
-        test("iwarp_handles_go_in_any_order", device, any_order).limit(400),
+        test("over_iwarp_handles_go_in_any_order", device, any_order).limit(400),
     ];
     harness::run(tests, &[])
 }

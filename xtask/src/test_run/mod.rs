@@ -5,6 +5,7 @@
 mod count;
 mod counted;
 mod hosts;
+mod iwarp;
 mod steps;
 
 use std::process::ExitCode;
@@ -99,8 +100,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if steps::compares_paths(options) {
         outcomes.push(("paths", steps::paths(options)?));
     }
-    if steps::takes_iwarp(options) {
-        outcomes.push(("iwarp", steps::iwarp(options)?));
+    if iwarp::wanted(options) {
+        outcomes.push(("iwarp", iwarp::iwarp(options)?));
     }
     outcomes.push(("device", steps::device(options, &place)?));
     if steps::guest_has_tests(options)? {

@@ -295,42 +295,7 @@ pub(super) fn paths(options: &Options) -> Result<Outcome> {
     outcome
 }
 
-/// Whether the tests over iWARP are to run: they have the word in their names.
-pub(super) fn takes_iwarp(options: &Options) -> bool {
-    let filter = options.filter.as_deref();
-    options.full && filter.is_none_or(|filter| filter.contains("iwarp"))
-}
-
-/// The tests over an iWARP device, in a VM of its own.
-pub(super) fn iwarp(options: &Options) -> Result<Outcome> {
-    let name = "iwarp";
-    let config = vm::Config::from_environment(Some(name.to_owned()), None)?;
-    let modules = match vm::siw::obtain(&config) {
-        Ok(modules) => modules,
-        Err(error) => return Ok(Outcome::missing(error)),
-    };
-    let up = vm::start(&config).and_then(|()| vm::siw::bring_up(&config, &modules));
-    if let Err(error) = up {
-        return Ok(Outcome::failed(format!("{name}: {error}")));
-    }
-    let runner = vm::copy_of_this_program(&config.folder.join("runner"))?;
-    let within = ["vm", "--name", name, "exec", "--"];
-    let runner: Vec<OsString> = std::iter::once(runner.into_os_string())
-        .chain(within.iter().map(OsString::from))
-        .collect();
-    let outcome = on_device(
-        name,
-        options,
-        "--package tests --test iwarp",
-        &runner_setting(&runner)?,
-        vm::siw::IWARP_ADDRESS,
-        ("RPMA_TEST_NATIVE", ""),
-    );
-    vm::stop(&config)?;
-    outcome
-}
-
-fn on_device(
+pub(super) fn on_device(
     name: &str,
     options: &Options,
     what: &str,
