@@ -16,6 +16,7 @@ pub use self::state::ConnectionState;
 
 use self::state::State;
 use crate::error::Error;
+use crate::event::RejectReason;
 use crate::id::{Id, check};
 use crate::params::{ConnParams, Ece};
 use crate::source::{EventSource, OwnChannel};
@@ -221,11 +222,14 @@ impl<S: EventSource> Connection<S> {
         let peer = self.peer;
         match event {
             ConnectionEvent::Established { private_data } => Ok(Some(private_data)),
-            // Bytes come from an application, which some iWARP devices do not tell from a port with none.
+            // An errno with bytes comes from an application, which some iWARP devices do not tell from a
+            // port with none. Elsewhere the reason decides, and the bytes are padding.
             ConnectionEvent::Rejected {
                 reason,
                 private_data,
-            } if reason.is_no_listener() && private_data.is_empty() => {
+            } if reason == RejectReason::NO_LISTENER
+                || (reason.is_no_listener() && private_data.is_empty()) =>
+            {
                 Err(Error::NoListener { peer })
             }
             ConnectionEvent::Rejected {

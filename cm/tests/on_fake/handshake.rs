@@ -130,7 +130,7 @@ fn a_refusal_by_tcp_is_no_listener_and_a_reset_leaves_nobody_to_be_rejected() {
     let request = listener.next_request(soon()).expect("the request");
     fake.fail("rdma_reject", 0, libc::ECONNRESET);
     request.reject(b"no").expect("nobody is left to be told");
-    drop(client);
+    drop((client, listener));
     fake.finish();
 }
 
