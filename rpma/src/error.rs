@@ -278,6 +278,23 @@ impl Error {
         }
     }
 
+    /// The (positive) errno of the system, where a call of the C libraries or of the kernel failed with one. librpma keeps none.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Cm(error) => cm_errno(error),
+            Self::Verbs(error) => error.errno(),
+            Self::Post(error) | Self::PartlyPosted { error, .. } => match error.kind {
+                PostErrorKind::Provider(errno) => Some(errno),
+                _ => None,
+            },
+            Self::Memory { source, .. }
+            | Self::HugePages { source, .. }
+            | Self::MapFile { source, .. }
+            | Self::Persist { source, .. } => source.raw_os_error(),
+            _ => None,
+        }
+    }
+
     /// The number that librpma gives for this kind of failure, -100000 to -100009.
     #[doc(alias = "RPMA_E_PROVIDER")]
     pub fn code(&self) -> i32 {
@@ -353,6 +370,20 @@ fn cm_kind(error: &cm::Error) -> ErrorKind {
         cm::Error::TimedOut { .. } => ErrorKind::TimedOut,
         cm::Error::PrivateDataTooLong { .. } => ErrorKind::InvalidArgument,
         _ => ErrorKind::Provider,
+    }
+}
+
+fn cm_errno(error: &cm::Error) -> Option<i32> {
+    match error {
+        cm::Error::Call(error) => error.errno(),
+        cm::Error::NoConnectionManager { errno, .. }
+        | cm::Error::AddressNotResolved { errno, .. }
+        | cm::Error::RouteNotResolved { errno, .. } => Some(*errno),
+        // A positive status is a code of the transport.
+        cm::Error::Unreachable { status, .. } | cm::Error::ConnectFailed { status, .. } => {
+            (*status < 0).then(|| status.saturating_neg())
+        }
+        _ => None,
     }
 }
 
@@ -457,13 +488,119 @@ mod tests {
         }
     }
 
+    /// One of each variant, with an errno where it has one.
+    fn of_every_variant(errno: i32) -> Vec<Error> {
+        let source = || io::Error::from_raw_os_error(errno);
+        let post = |kind| PostError { kind, queued: 0 };
+        let (offset, len, size) = (1, 2, 3);
+        vec![
+            verbs::Error::from_errno("ibv_reg_mr", errno).into(),
+            cm::Error::from(verbs::Error::from_errno("rdma_connect", errno)).into(),
+            post(PostErrorKind::Provider(errno)).into(),
+            Error::PartlyPosted {
+                queued: 1,
+                of: 2,
+                error: post(PostErrorKind::Provider(errno)),
+            },
+            Error::Memory {
+                len: 5,
+                source: source(),
+            },
+            Error::HugePages {
+                len: 5,
+                page: 4096,
+                free: Some(1),
+                source: source(),
+            },
+            Error::MapFile {
+                offset,
+                len,
+                source: source(),
+            },
+            Error::Persist {
+                offset,
+                len,
+                source: source(),
+            },
+            // From here on without one.
+            post(PostErrorKind::SharedReceives).into(),
+            Error::QueueFull { reason: "full" },
+            Error::OutOfBounds {
+                what: "file",
+                offset,
+                len,
+                size,
+            },
+            Error::LengthMismatch { dst: 1, src: 2 },
+            Error::MessageTooLong { len, max: 1 },
+            Error::WrongPeer,
+            Error::UsageForbids {
+                operation: "send",
+                side: "local",
+                needed: Usage::SEND,
+                given: Usage::RECV,
+            },
+            Error::NotOneWord {
+                operation: "atomic write",
+                addr: 1,
+                len,
+            },
+            Error::TooManySpans { given: 2, max: 1 },
+            Error::Unsupported {
+                what: "a",
+                why: "b",
+            },
+            Error::SharedChannel,
+            Error::NotSharedChannel,
+            Error::NoEventDescriptor,
+            Error::Invalid("x".into()),
+            Error::ReadOnly { operation: "store" },
+        ]
+    }
+
     #[test]
-    fn every_errno_is_named_and_never_success() {
-        for errno in 1..=133 {
-            let text = Error::from(verbs::Error::from_errno("ibv_create_cq", errno)).to_string();
-            assert!(text.contains(&format!("(errno {errno})")), "{text}");
-            assert!(!text.contains("Success"), "{text}");
-            assert!(!text.contains('\n'), "{text}");
+    fn every_error_has_words_of_its_own_and_its_errno_and_never_success() {
+        for errno in (1..=133).chain([4095]) {
+            let all = of_every_variant(errno);
+            // What succeeds afterwards changes nothing.
+            std::fs::metadata("/").expect("there");
+            let texts: Vec<_> = all.iter().map(ToString::to_string).collect();
+            for (n, (error, text)) in all.iter().zip(&texts).enumerate() {
+                let debug = format!("{error:?}");
+                for text in [text, &debug] {
+                    assert!(!text.is_empty() && !text.contains('\n'), "{text:?}");
+                    assert!(!text.contains("Success"), "{text}");
+                    assert!(!text.to_lowercase().contains("error 0"), "{text}");
+                }
+                assert!(!texts[..n].contains(text), "twice: {text}");
+                assert!((-100_009..=-100_000).contains(&error.code()), "{text}");
+                let says = [format!("(errno {errno})"), format!("(os error {errno})")];
+                // A full queue has words of its own for what the provider says.
+                let has_errno = n < 8;
+                assert_eq!(error.errno(), has_errno.then_some(errno), "{text}");
+                let said = says.iter().any(|says| text.contains(says));
+                assert_eq!(said, has_errno, "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_failure_without_an_errno_or_with_a_negated_one_is_no_success_either() {
+        let error = Error::from(verbs::Error::from_errno("ibv_create_cq", 0));
+        assert_eq!(error.to_string(), "ibv_create_cq failed");
+        assert_eq!((error.errno(), error.code()), (None, -100_002));
+        let error = Error::from(verbs::Error::from_errno("ibv_create_cq", -22));
+        assert!(error.to_string().contains("(errno 22)"), "{error}");
+        assert_eq!(error.errno(), Some(22));
+        let peer = std::net::SocketAddr::from(([192, 0, 2, 1], 7));
+        for (status, errno) in [
+            (-110, Some(110)),
+            (8, None),
+            (0, None),
+            (i32::MIN, Some(i32::MAX)),
+        ] {
+            let error = Error::from(cm::Error::Unreachable { peer, status });
+            assert_eq!(error.errno(), errno, "{error}");
         }
     }
 }

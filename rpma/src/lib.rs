@@ -103,26 +103,45 @@ pub use crate::srq::{SharedReceiveQueue, SrqConfig};
 mod tests {
     use super::*;
 
-    fn send<T: Send>() {}
-    fn sync<T: Sync>() {}
+    fn shared<T: Send + Sync>() {}
+    fn moved<T: Send>() {}
+
+    /// Does not compile when `$type` is `Sync`: then both implementations fit.
+    macro_rules! not_shared {
+        ($type:ty) => {{
+            trait Ambiguous<A> {
+                fn check() {}
+            }
+            impl<T: ?Sized> Ambiguous<()> for T {}
+            impl<T: ?Sized + Sync> Ambiguous<u8> for T {}
+            <$type as Ambiguous<_>>::check();
+        }};
+    }
 
     #[test]
     fn threads_may_share_everything_but_a_connection() {
-        send::<CompletionChannel>();
-        sync::<CompletionChannel>();
-        send::<SharedReceiveQueue>();
-        sync::<SharedReceiveQueue>();
-        send::<ConnectionConfig>();
-        sync::<ConnectionConfig>();
-        send::<Connection>();
-        send::<ConnectionRequest>();
-        send::<LocalRegion>();
-        sync::<LocalRegion>();
-        send::<CompletionQueue>();
-        sync::<CompletionQueue>();
-        send::<Peer>();
-        sync::<Peer>();
-        send::<Endpoint>();
-        sync::<Endpoint>();
+        shared::<Device>();
+        shared::<Peer>();
+        shared::<PeerConfig>();
+        shared::<Endpoint>();
+        shared::<LocalRegion>();
+        shared::<RemoteRegion>();
+        shared::<Span<'_>>();
+        shared::<RemoteSpan>();
+        shared::<ConnectionConfig>();
+        shared::<SrqConfig>();
+        shared::<SharedReceiveQueue>();
+        shared::<CompletionQueue>();
+        shared::<CompletionChannel>();
+        shared::<Completion>();
+        shared::<PrivateData>();
+        shared::<ConnectionEvent>();
+        shared::<Error>();
+        moved::<Connection>();
+        moved::<ConnectionRequest>();
+        // Behind a lock it may be shared.
+        shared::<std::sync::Mutex<Connection>>();
+        // What counts posted operations takes no lock.
+        not_shared!(Connection);
     }
 }

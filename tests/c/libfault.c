@@ -29,6 +29,8 @@ struct counts {
 	unsigned long cm_got, cm_acked, cq_got, cq_acked;
 	/* Releases that answered EBUSY. */
 	unsigned long busy;
+	/* Calls that acknowledge completion events, and that ask for the next one. */
+	unsigned long cq_ack_calls, cq_armed;
 };
 
 static struct counts counts;
@@ -202,7 +204,16 @@ int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void 
 void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int n)
 {
 	add(&counts.cq_acked, n);
+	add(&counts.cq_ack_calls, 1);
 	REAL(ibv_ack_cq_events)(cq, n);
+}
+
+/* ibv_req_notify_cq is inline, and what it calls is the provider's: SoftRoCE's is this one of libibverbs. */
+int ibv_cmd_req_notify_cq(struct ibv_cq *cq, int solicited_only);
+int ibv_cmd_req_notify_cq(struct ibv_cq *cq, int solicited_only)
+{
+	add(&counts.cq_armed, 1);
+	return REAL(ibv_cmd_req_notify_cq)(cq, solicited_only);
 }
 
 struct ibv_device **ibv_get_device_list(int *count)

@@ -54,8 +54,9 @@ struct Inner {
 }
 
 impl Error {
-    /// A failure of the C call `verb` with `errno` (positive).
+    /// A failure of the C call `verb` with `errno`, negated or not, as calls return either.
     pub fn from_errno(verb: &'static str, errno: i32) -> Self {
+        let errno = errno.saturating_abs();
         let kind = match errno {
             libc::EOPNOTSUPP | libc::ENOSYS | libc::EPROTONOSUPPORT => ErrorKind::Unsupported,
             libc::EBUSY => ErrorKind::Busy,
@@ -200,7 +201,7 @@ pub(crate) fn from_return(verb: &'static str, ret: i32) -> Result<(), Error> {
         0 => Ok(()),
         // `-1` means "see errno" in calls that mix the conventions; EPERM is never returned negated.
         -1 => Err(Error::last_os(verb)),
-        errno => Err(Error::from_errno(verb, errno.saturating_abs())),
+        errno => Err(Error::from_errno(verb, errno)),
     }
 }
 

@@ -202,7 +202,7 @@ impl ConnectionRequest {
     /// Posts a receive for one message into `dst`, before the other side can send.
     ///
     /// # Errors
-    /// [`Error::WrongPeer`], [`Error::UsageForbids`] without [`Usage::RECV`],
+    /// [`Error::WrongPeer`], [`Error::UsageForbids`] without [`Usage::RECV`](crate::Usage::RECV),
     /// [`Error::QueueFull`], and [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument)
     /// for a connection with a shared receive queue, which takes receives from there.
     #[doc(alias = "rpma_conn_req_recv")]

@@ -10,7 +10,7 @@ use std::ffi::{CStr, CString};
 use std::time::Duration;
 
 use ::rpma::cm::EventKind;
-use harness::{Child, Failed, Outcome, Role, Test, c_library, ensure, ensure_eq};
+use harness::{Child, Failed, Outcome, Role, Test, c_library, ensure, ensure_eq, full};
 
 pub(crate) fn tests() -> Vec<Test> {
     [verbs::tests(), cm::tests(), rpma::tests()]
@@ -27,7 +27,8 @@ pub(crate) fn roles() -> Vec<Role> {
 fn child(role: &str, argument: &str) -> Outcome {
     let library = c_library("fault");
     let child = Child::role(role, argument, &[("LD_PRELOAD", library.as_os_str())])?;
-    child.finish(Duration::from_secs(50))?.success()?;
+    let limit = if full() { 500 } else { 50 };
+    child.finish(Duration::from_secs(limit))?.success()?;
     Ok(())
 }
 
@@ -53,6 +54,8 @@ pub(crate) struct Counts {
     pub(crate) cq_got: libc::c_ulong,
     pub(crate) cq_acked: libc::c_ulong,
     pub(crate) busy: libc::c_ulong,
+    pub(crate) cq_ack_calls: libc::c_ulong,
+    pub(crate) cq_armed: libc::c_ulong,
 }
 
 impl Fault {

@@ -1,8 +1,16 @@
-//! Connecting, with each call of the three layers failing in turn.
+//! Connecting, with each call of the three layers failing in turn; and how many calls completions cost.
+
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use harness::{
-    Baseline, Need, Outcome, Role, Test, ensure, ensure_eq, full, phase, role_argument, test,
+    Baseline, Failed, Need, Outcome, Pair, Role, Targets, Test, WAIT, ensure, ensure_eq, full,
+    phase, role_argument, test,
 };
+use rpma::cm::Deadline;
+use rpma::{Completion, CompletionQueue, Connection, ConnectionConfig, Error, Signal};
 
 use super::stage::Stage;
 use super::{Fault, child};
@@ -15,10 +23,113 @@ pub(super) fn tests() -> Vec<Test> {
             failing_calls,
         )
         .limit(240),
+        test(
+            "waiting_for_completions_costs_a_call_for_many_and_polling_none",
+            &[Need::Device, Need::C],
+            || child("waiting", ""),
+        )
+        .long(),
     ]
 }
 
-pub(super) const ROLES: &[Role] = &[("failing_call", failing_call)];
+pub(super) const ROLES: &[Role] = &[("failing_call", failing_call), ("waiting", waiting)];
+
+/// How many operations are posted at once.
+const BATCH: u32 = 32;
+
+fn waiting() -> Outcome {
+    let fault = Fault::find()?;
+    let mut config = ConnectionConfig::default();
+    config.set_sq_size(BATCH);
+    let pair = Pair::with(&config)?;
+    let targets = Targets::new(&pair, 64)?;
+    let Pair {
+        mut client, server, ..
+    } = pair;
+    let cq = client.cq().clone();
+    let count = 100_000;
+    type Take = fn(&CompletionQueue, &mut [MaybeUninit<Completion>]) -> Result<usize, Error>;
+    let ways: [(&str, Take, u64); 3] = [
+        ("polling", |cq, out| Ok(cq.poll(out)?.len()), 0),
+        (
+            "poll_wait",
+            |cq, out| Ok(cq.poll_wait(out, WAIT)?.len()),
+            count / 8,
+        ),
+        (
+            "wait, then poll",
+            |cq, out| {
+                cq.wait(WAIT)?;
+                Ok(cq.poll(out)?.len())
+            },
+            count / 8,
+        ),
+    ];
+    // More than there ever are, so that the queue is known to be drained.
+    let mut room = [MaybeUninit::uninit(); 2 * BATCH as usize];
+    for (what, take, limit) in ways {
+        phase(what);
+        let before = fault.counts();
+        let end = Deadline::after(Duration::from_secs(150));
+        let mut left = count;
+        // Another thread posts, so that this one really waits.
+        let done = AtomicU64::new(0);
+        thread::scope(|scope| {
+            let (done, client, targets) = (&done, &mut client, &targets);
+            let poster = scope.spawn(move || {
+                (0..count / u64::from(BATCH)).try_for_each(|batch| {
+                    while done.load(Ordering::Acquire) < batch * u64::from(BATCH) {
+                        if end.has_passed() {
+                            return Ok(());
+                        }
+                        thread::yield_now();
+                    }
+                    post(client, targets)
+                })
+            });
+            while left > 0 {
+                ensure!(!end.has_passed(), "{what}: {left} do not come");
+                let took = take(&cq, &mut room)? as u64;
+                left -= took;
+                done.fetch_add(took, Ordering::Release);
+            }
+            poster.join().map_err(|_| "the poster panicked")??;
+            Ok::<_, Failed>(())
+        })?;
+        let counts = fault.counts();
+        for (call, before, after) in [
+            ("ibv_get_cq_event", before.cq_got, counts.cq_got),
+            (
+                "ibv_ack_cq_events",
+                before.cq_ack_calls,
+                counts.cq_ack_calls,
+            ),
+            ("ibv_req_notify_cq", before.cq_armed, counts.cq_armed),
+        ] {
+            let calls = after - before;
+            ensure!(
+                calls <= limit,
+                "{what}: {calls} calls of {call} for {count} completions"
+            );
+        }
+    }
+    ensure!(
+        fault.counts().cq_armed > 0,
+        "no call of ibv_req_notify_cq was counted"
+    );
+    drop((client, server, targets, cq));
+    fault.balanced()
+}
+
+fn post(client: &Connection, targets: &Targets) -> Result<(), Error> {
+    client.batch(|batch| {
+        for n in 0..u64::from(BATCH) {
+            let (to, from) = (targets.of_server.as_span(), targets.client.as_span());
+            batch.write(to, from, Signal::Always, n)?;
+        }
+        Ok(())
+    })
+}
 
 /// The calls on the way to a connection of two ends in one process, with how many of each there
 /// are: each of them fails in turn.

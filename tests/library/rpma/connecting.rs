@@ -8,7 +8,7 @@ use harness::{
 };
 use rpma::{
     ConnectionConfig, ConnectionRequest, Device, Endpoint, ErrorKind, LocalRegion, Peer,
-    PrivateData, Signal, Usage,
+    PrivateData, Signal, Status, Usage,
 };
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -23,6 +23,11 @@ pub(crate) fn tests() -> Vec<Test> {
             "a_send_before_the_connection_stands_is_refused_with_advice",
             &[Need::Device],
             send_too_early,
+        ),
+        test(
+            "private_data_are_told_from_none_where_their_length_is_inside",
+            &[Need::Device],
+            private_data,
         ),
         test("a_refusal_is_told_by_its_kind", &[Need::Device], a_refusal),
         test(
@@ -59,7 +64,7 @@ fn receives_on_the_request() -> Outcome {
         ])
     };
     let before = counters()?;
-    for round in 0..rounds(100, 1000) as u64 {
+    for round in 0..rounds(40, 1000) as u64 {
         phase(format!("round {round}"));
         source.store(0, &pattern::bytes(round, 64))?;
         target.fill(0)?;
@@ -82,6 +87,42 @@ fn receives_on_the_request() -> Outcome {
         before,
         "counters of receivers that were not ready"
     );
+    // One that is posted after the acceptance comes too late.
+    let request = ConnectionRequest::new(&client_peer, endpoint.local_addr(), &config)?;
+    let client = request.connect(PrivateData::none())?;
+    let request = endpoint.next_connection_request(&config, WAIT)?;
+    let server = request.connect(PrivateData::none())?;
+    client.wait_established(WAIT)?;
+    client.send(source.as_span(), Signal::Always, 1)?;
+    let error = client.cq().next(WAIT)?.result().err().ok_or("received")?;
+    ensure_eq!(error.status, Status::RNR_RETRY_EXC_ERR, "{error}");
+    ensure_eq!(error.status.raw(), 13, "{error}");
+    drop(server);
+    Ok(())
+}
+
+/// Without a length they are padded with zeros, none too.
+fn private_data() -> Outcome {
+    let (peer, endpoint) = listen()?;
+    let config = ConnectionConfig::default();
+    for sent in [None, Some(&b""[..]), Some(&[0]), Some(&[0x2a])] {
+        let data = || match sent {
+            None => Ok(PrivateData::none()),
+            Some(data) => PrivateData::with_length(data),
+        };
+        let request = ConnectionRequest::new(&peer, endpoint.local_addr(), &config)?;
+        let client = request.connect(data()?)?;
+        let request = endpoint.next_connection_request(&config, WAIT)?;
+        let padded = request.private_data().to_vec();
+        let server = request.connect(data()?)?;
+        client.wait_established(WAIT)?;
+        let expected = sent.filter(|data| !data.is_empty());
+        for (received, size) in [(&padded[..], 56), (client.private_data(), 196)] {
+            ensure_eq!(received.len(), size, "{sent:?}: with the padding");
+            ensure_eq!(PrivateData::unpack(received)?, expected, "{sent:?}");
+        }
+        server.wait_established(WAIT)?;
+    }
     Ok(())
 }
 
@@ -259,14 +300,18 @@ fn a_failed_request() -> Outcome {
     let (server_peer, endpoint) = listen()?;
     let client_peer = Peer::new(&Device::local(device().ip)?)?;
     let good = ConnectionConfig::default();
-    let mut bad = good.clone();
-    bad.set_sq_size(u32::MAX / 4);
+    let mut sends = good.clone();
+    sends.set_sq_size(u32::MAX / 4);
+    let entries = server_peer.device().context().attributes().max_cqe();
+    let mut completions = good.clone();
+    completions.set_cq_size(entries + 1);
     let baseline = Baseline::take()?;
-    for _ in 0..rounds(5, 50) {
+    for round in 0..rounds(4, 50) {
+        let bad = [&sends, &completions][round % 2];
         let client = ConnectionRequest::new(&client_peer, endpoint.local_addr(), &good)?
             .connect(PrivateData::none())?;
         let error = endpoint
-            .next_connection_request(&bad, WAIT)
+            .next_connection_request(bad, WAIT)
             .err()
             .ok_or("granted")?;
         ensure_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");

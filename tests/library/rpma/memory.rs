@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use harness::{
     Child, Failed, Need, Outcome, Pair, Role, Targets, Test, WAIT, completed, device, ensure,
-    ensure_eq, pattern, phase, role_argument, test,
+    ensure_eq, pattern, phase, role_argument, rounds, test,
 };
 use rpma::cm::verbs;
 use rpma::{
@@ -407,10 +407,15 @@ fn a_word() -> Outcome {
             Ok(seen)
         });
         let written = || -> Outcome {
-            for round in 1..=500 {
-                targets.client.store_u64(16, word(round))?;
-                let from = targets.client.span(16..24)?;
-                pair.client.write(to, from, Signal::Always, round)?;
+            for round in 1..=rounds(500, 100_000) as u64 {
+                if round % 2 == 0 {
+                    targets.client.store_u64(16, word(round))?;
+                    let from = targets.client.span(16..24)?;
+                    pair.client.write(to, from, Signal::Always, round)?;
+                } else {
+                    let value = word(round).to_ne_bytes();
+                    pair.client.atomic_write(to, value, Signal::Always, round)?;
+                }
                 completed(pair.client.cq())?;
                 ensure_eq!(server.load_u64(8)?, word(round), "round {round}");
             }

@@ -5,11 +5,15 @@ mod combinations;
 mod connecting;
 mod dropped;
 mod ending;
+mod everything_at_once;
+mod flushing;
 mod forked;
+mod loops;
 mod lost_confirmation;
 mod memory;
 mod processes;
 mod queues;
+mod quiet;
 mod refused;
 mod regions;
 mod rights;
@@ -35,6 +39,10 @@ pub(crate) fn tests() -> Vec<Test> {
         processes::tests(),
         rights::tests(),
         threads::tests(),
+        everything_at_once::tests(),
+        flushing::tests(),
+        loops::tests(),
+        quiet::tests(),
     ]
     .into_iter()
     .flatten()
@@ -47,6 +55,7 @@ pub(crate) fn roles() -> Vec<Role> {
         processes::ROLES,
         rights::ROLES,
         forked::ROLES,
+        quiet::ROLES,
     ]
     .concat()
 }

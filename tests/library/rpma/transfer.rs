@@ -1,7 +1,9 @@
 //! Data over a connection: every operation, verified byte by byte.
 
-use harness::{Need, Outcome, Pair, Targets, Test, completed, ensure_eq, pattern, phase, test};
-use rpma::{FlushType, Signal};
+use harness::{
+    Need, Outcome, Pair, Targets, Test, completed, ensure, ensure_eq, pattern, phase, test,
+};
+use rpma::{FlushType, RemoteSpan, Signal};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -14,6 +16,11 @@ pub(crate) fn tests() -> Vec<Test> {
             "either_side_may_send_write_and_read",
             &[Need::Device],
             either_side_may_send_write_and_read,
+        ),
+        test(
+            "operations_without_bytes_complete_at_either_end_of_a_region",
+            &[Need::Device],
+            without_bytes,
         ),
     ]
 }
@@ -102,4 +109,42 @@ fn either_side_may_send_write_and_read() -> Outcome {
         pattern::check(&found, 3)?;
     }
     Ok(())
+}
+
+fn without_bytes() -> Outcome {
+    const LEN: u64 = 64;
+    let pair = Pair::new()?;
+    let targets = Targets::new(&pair, 64)?;
+    let (client, server) = (&pair.client, &pair.server);
+    let one = |what: &str, id| -> Outcome {
+        ensure_eq!(completed(client.cq())?.op_context(), id, "{what}");
+        ensure!(client.cq().poll_one()?.is_none(), "{what}: once more");
+        Ok(())
+    };
+    for at in [0, 1, LEN] {
+        let to = targets.of_server.span(at..at)?;
+        let from = targets.client.span(at..at)?;
+        client.write(to, from, Signal::Always, 1)?;
+        one("write", 1)?;
+        client.read(from, to, Signal::Always, 2)?;
+        one("read", 2)?;
+    }
+    client.write(RemoteSpan::empty(), b"", Signal::Always, 3)?;
+    one("a write to no region", 3)?;
+    client.read(&[], RemoteSpan::empty(), Signal::Always, 4)?;
+    one("a read of no region", 4)?;
+    server.recv(&[], 5)?;
+    client.send(b"", Signal::Always, 6)?;
+    one("a send", 6)?;
+    let received = completed(server.cq())?;
+    ensure_eq!(received.op_context(), 5, "receive");
+    ensure_eq!(received.result()?.byte_len(), 0, "bytes");
+    // All of the region.
+    client.write(
+        targets.of_server.span(0..LEN)?,
+        targets.client.span(0..LEN)?,
+        Signal::Always,
+        7,
+    )?;
+    one("all", 7)
 }
