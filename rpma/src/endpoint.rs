@@ -12,6 +12,8 @@ use crate::peer::Peer;
 
 /// A port that others connect to. Dropping it rejects requests that wait; connections live on.
 #[doc(alias = "rpma_ep")]
+#[doc(alias = "rpma_ep_get_fd")]
+#[doc(alias = "rpma_ep_shutdown")]
 #[derive(Debug)]
 pub struct Endpoint {
     listener: Source,

@@ -10,6 +10,7 @@ use crate::memory::Usage;
 ///
 /// `Display` gives one sentence without a line break, [`hint`](Self::hint) what to try,
 /// [`kind`](Self::kind) what to decide on, and [`code`](Self::code) librpma's number.
+#[doc(alias = "rpma_err_2str")]
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

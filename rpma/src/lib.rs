@@ -60,6 +60,12 @@ struct Readme;
 #[cfg(feature = "tokio")]
 mod asynchronous;
 mod channel;
+#[doc = include_str!("../docs/coming_from_librpma.md")]
+#[doc(alias = "librpma")]
+#[doc(alias = "rpma_log_set_function")]
+#[doc(alias = "rpma_log_set_threshold")]
+#[doc(alias = "rpma_log_get_threshold")]
+pub mod coming_from_librpma {}
 mod connection;
 mod cq;
 mod device;

@@ -19,6 +19,8 @@ use crate::error::Error;
 /// # }
 /// ```
 #[doc(alias = "rpma_peer_cfg")]
+#[doc(alias = "rpma_peer_cfg_new")]
+#[doc(alias = "rpma_peer_cfg_delete")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PeerConfig {
     direct_write: bool,
@@ -73,8 +75,10 @@ mod tests {
     #[test]
     fn the_byte_on_the_wire_is_librpmas() {
         let mut config = PeerConfig::default();
-        assert_eq!(config.descriptor(), [0]);
+        assert!(!config.direct_write_to_pmem());
+        assert_eq!(config.descriptor(), [0; PeerConfig::DESCRIPTOR_SIZE]);
         config.set_direct_write_to_pmem(true);
+        assert!(config.direct_write_to_pmem());
         assert_eq!(config.descriptor(), [1]);
         for byte in [1, 0x80, 0xff] {
             assert!(

@@ -491,7 +491,10 @@ mod tests {
         let source = "192.0.2.1:0".parse().expect("an address");
         config
             .set_timeout(Duration::from_millis(1))
+            .set_cq_size(6)
             .set_rcq_size(3)
+            .set_sq_size(7)
+            .set_rq_size(8)
             .set_shared_completion_channel(true)
             .set_completion_vector(2)
             .set_allow_overrun(true)
@@ -500,7 +503,9 @@ mod tests {
             .set_source_address(Some(source))
             .set_type_of_service(Some(32));
         assert_eq!(config.timeout(), Duration::from_millis(1));
-        assert_eq!((config.rcq_size(), config.completion_vector()), (3, 2));
+        assert_eq!((config.cq_size(), config.rcq_size()), (6, 3));
+        assert_eq!((config.sq_size(), config.rq_size()), (7, 8));
+        assert_eq!(config.completion_vector(), 2);
         assert!(config.shared_completion_channel() && config.allow_overrun());
         assert_eq!(
             (config.initiator_depth(), config.responder_resources()),

@@ -39,6 +39,8 @@ pub(crate) const NAP: Duration = Duration::from_millis(100);
 /// The descriptor ([`AsFd`]) becomes readable when a completion arrives after the last `wait`: drain
 /// the queue, call [`try_wait`](Self::try_wait) until it says `false`, then sleep.
 #[doc(alias = "rpma_cq")]
+#[doc(alias = "rpma_cq_get_fd")]
+#[doc(alias = "rpma_conn_get_completion_fd")]
 #[derive(Clone)]
 pub struct CompletionQueue(Arc<Inner>);
 

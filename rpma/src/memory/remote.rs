@@ -11,6 +11,7 @@ use crate::error::Error;
 ///
 /// It is only a claim: the peer's device checks every access.
 #[doc(alias = "rpma_mr_remote")]
+#[doc(alias = "rpma_mr_remote_delete")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteRegion(Descriptor);
 

@@ -9,6 +9,7 @@ mod failing;
 mod faults;
 mod forked;
 mod gpspm;
+mod logging;
 mod memory;
 mod operations;
 mod queues;

@@ -11,7 +11,8 @@ fn a_descriptor_is_address_length_key_and_usage() {
     let peer = peer().expect("a peer");
     let usage = Usage::WRITE_DST | Usage::FLUSH_VISIBILITY;
     let region = LocalRegion::alloc(&peer, 5000, usage).expect("a region");
-    let bytes = region.descriptor();
+    let bytes: [u8; LocalRegion::DESCRIPTOR_SIZE] = region.descriptor();
+    assert_eq!((region.len(), bytes.len()), (5000, 21));
     assert_eq!(bytes[..8], (region.as_ptr() as u64).to_le_bytes());
     assert_eq!(bytes[8..16], 5000_u64.to_le_bytes());
     assert_eq!(bytes[20], usage.bits());

@@ -82,7 +82,10 @@ fn one_shared_receive_queue_serves_several_connections_and_outlives_its_handle()
     let srq = SharedReceiveQueue::new(&server_peer, &SrqConfig::default()).expect("a queue");
     let rcq = srq.rcq().expect("a queue of its own").clone();
     let mut config = ConnectionConfig::default();
+    config.set_srq(Some(&srq)).set_srq(None);
+    assert_eq!(config.srq(), None);
     config.set_srq(Some(&srq));
+    assert_eq!(config.srq(), Some(&srq));
     let pairs = pairs(3, &server_peer, &config);
     let memory = LocalRegion::alloc(&server_peer, 64, Usage::RECV).expect("memory");
     let refused = srq.clone().close().expect_err("in use");

@@ -211,6 +211,9 @@ fn addresses() -> Outcome {
         ensure!(error.to_string().contains(ip), "{error}");
         ensure!(error.hint().is_some(), "no hint for {ip}");
     }
+    let found = Device::remote(endpoint.local_addr(), SECOND)?;
+    ensure_eq!(found.name(), device().name, "where the endpoint is");
+    ensure_eq!(found, Device::local(device().ip)?, "whose address it is");
     let start = Instant::now();
     let to = "127.0.0.1:7204".parse()?;
     let error = Device::remote(to, SECOND)

@@ -3,6 +3,7 @@
 mod c_peers;
 mod combinations;
 mod connecting;
+mod descriptors;
 mod dropped;
 mod ending;
 mod everything_at_once;
@@ -36,6 +37,7 @@ pub(crate) fn tests() -> Vec<Test> {
         ending::tests(),
         forked::tests(),
         c_peers::tests(),
+        descriptors::tests(),
         processes::tests(),
         rights::tests(),
         threads::tests(),

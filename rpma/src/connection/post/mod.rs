@@ -251,6 +251,7 @@ impl Connection {
     /// # Errors
     /// As [`atomic_write`](Self::atomic_write), [`Error::LengthMismatch`], [`Error::WrongPeer`], and
     /// [`Error::UsageForbids`] without [`Usage::WRITE_SRC`].
+    #[doc(alias = "rpma_write_atomic")]
     #[inline]
     pub fn atomic_write_from(
         &self,

@@ -54,13 +54,16 @@ fn connect(side: &Side, bytes: Bytes, n: u64) -> Result<Connection, harness::Fai
     side.connect(&ConnectionConfig::default(), &data, |_| Ok(()))
 }
 
-/// What the C program has sent along: its sequence, then nothing but zeros.
-fn check_data(connection: &Connection, role: Role, n: u64) -> Result<(), String> {
-    let room = match role {
+fn room(role: Role) -> usize {
+    match role {
         Role::Client => REQUEST_ROOM,
         Role::Server => RESPONSE_ROOM,
-    };
-    let data = connection.private_data();
+    }
+}
+
+/// What the C program has sent along: its sequence, then nothing but zeros.
+fn check_data(connection: &Connection, role: Role, n: u64) -> Result<(), String> {
+    let (data, room) = (connection.private_data(), room(role));
     if data.len() != room {
         return Err(format!("{} bytes of private data, not {room}", data.len()));
     }
@@ -80,6 +83,8 @@ fn private_data() -> Outcome {
         phase("private data both ways");
         let side = side(role, bytes, &[])?;
         let connection = connect(&side, bytes, 0)?;
+        let len = connection.private_data().len();
+        ensure_eq!(len, room(role), "bytes of private data");
         noticed(bytes, check_data(&connection, role, 0), "private data")?;
         if bytes != Bytes::OursWrong {
             disconnect(&connection)?;
@@ -171,7 +176,7 @@ fn either_side_ends() -> Outcome {
         if ends == "self" {
             wait_closed(&connection)?;
         } else {
-            disconnect(&connection)?;
+            connection.close()?;
         }
         side.finish(Bytes::Right)?;
     }

@@ -17,13 +17,15 @@ pub(crate) fn tests() -> Vec<Test> {
         test("a_librpma_peer_reads_our_memory", needs, || {
             they_operate(Op::Read, FlushType::Visibility)
         }),
-        test("what_we_write_and_flush_a_librpma_peer_has", needs, || {
-            we_operate(Op::Write, FlushType::Visibility)
-        }),
         test(
-            "what_a_librpma_peer_writes_and_flushes_we_have",
+            "what_we_write_flush_and_write_atomically_a_librpma_peer_has",
             needs,
-            || they_operate(Op::Write, FlushType::Visibility),
+            || we_operate(Op::Atomic, FlushType::Visibility),
+        ),
+        test(
+            "what_a_librpma_peer_writes_flushes_and_writes_atomically_we_have",
+            needs,
+            || they_operate(Op::Atomic, FlushType::Visibility),
         ),
         test(
             "we_flush_to_persistence_once_the_configuration_of_a_librpma_peer_is_applied",
@@ -36,9 +38,9 @@ pub(crate) fn tests() -> Vec<Test> {
             || they_operate(Op::Write, FlushType::Persistent),
         ),
         test(
-            "a_librpma_peer_writes_a_word_of_ours_atomically",
+            "we_write_with_an_immediate_for_a_librpma_peer",
             needs,
-            || they_operate(Op::Atomic, FlushType::Visibility),
+            || we_operate(Op::Immediate, FlushType::Visibility),
         ),
         test(
             "a_librpma_peer_writes_with_an_immediate_for_us",
@@ -145,7 +147,11 @@ fn we_operate(op: Op, flush: FlushType) -> Outcome {
         phase(op.name());
         match op {
             Op::Read => noticed(bytes, read(&connection, &theirs)?, "memory read")?,
-            _ => write(&connection, &own, &theirs, flush, &config)?,
+            Op::Immediate => write_with_imm(&connection, &own, &theirs, bytes)?,
+            Op::Write | Op::Atomic => write(&connection, &own, &theirs, flush, &config)?,
+        }
+        if op == Op::Atomic {
+            write_word(&connection, &own, &theirs, bytes)?;
         }
         disconnect(&connection)?;
         side.finish(bytes)?;
@@ -191,6 +197,40 @@ fn write(
     connection.write(target, own.span(..PIECE as u64)?, Signal::OnError, 8)?;
     connection.flush(target, flush, Signal::Always, 9)?;
     expect_completion(connection, 9, Opcode::RDMA_READ)
+}
+
+fn write_with_imm(
+    connection: &Connection,
+    own: &LocalRegion,
+    theirs: &RemoteRegion,
+    bytes: Bytes,
+) -> Outcome {
+    let target = theirs.span(ROOM as u64..(ROOM + PIECE) as u64)?;
+    let (source, imm) = (own.span(..PIECE as u64)?, immediate(bytes.ours()));
+    connection.write_with_imm(target, source, imm, Signal::Always, 8)?;
+    expect_completion(connection, 8, Opcode::RDMA_WRITE)
+}
+
+/// First another word, from a region, then the right one, of the caller.
+fn write_word(
+    connection: &Connection,
+    own: &LocalRegion,
+    theirs: &RemoteRegion,
+    bytes: Bytes,
+) -> Outcome {
+    let word = theirs.span(WORD as u64..(WORD + 8) as u64)?;
+    connection.atomic_write_from(word, own.span(..8)?, Signal::Always, 10)?;
+    expect_completion(connection, 10, Opcode::RDMA_WRITE)?;
+    let copy = LocalRegion::alloc(connection.peer(), 8, Usage::READ_DST)?;
+    connection.read(copy.as_span(), word, Signal::Always, 11)?;
+    expect_completion(connection, 11, Opcode::RDMA_READ)?;
+    let mut found = [0; 8];
+    copy.load(0, &mut found)?;
+    pattern::check(&found, bytes.ours())?;
+    let mut value = [0; 8];
+    value.copy_from_slice(&pattern::bytes(bytes.ours() + 1, 8));
+    connection.atomic_write(word, value, Signal::Always, 12)?;
+    expect_completion(connection, 12, Opcode::RDMA_WRITE)
 }
 
 fn they_operate(op: Op, flush: FlushType) -> Outcome {

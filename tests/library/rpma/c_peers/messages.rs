@@ -20,11 +20,12 @@ pub(crate) fn tests() -> Vec<Test> {
             both_roles(Queues::default())
         }),
         test(
-            "messages_with_librpma_over_receive_queues_of_their_own",
+            "messages_with_immediates_and_librpma_over_receive_queues_of_their_own",
             needs,
             || {
                 both_roles(Queues {
                     rcq: 10,
+                    imm: true,
                     ..Queues::default()
                 })
             },
@@ -60,6 +61,7 @@ pub(crate) fn tests() -> Vec<Test> {
                     rcq: 20,
                     channel: true,
                     connections: 3,
+                    ..Queues::default()
                 })
             },
         ),
@@ -88,6 +90,8 @@ struct Queues {
     rcq: u32,
     srq: Srq,
     channel: bool,
+    /// Messages carry a number besides.
+    imm: bool,
 }
 
 impl Default for Queues {
@@ -97,6 +101,7 @@ impl Default for Queues {
             rcq: 0,
             srq: Srq::None,
             channel: false,
+            imm: false,
         }
     }
 }
@@ -114,6 +119,7 @@ impl Queues {
             format!("rcq={}", self.rcq),
             format!("srq={srq}"),
             format!("channel={}", u8::from(self.channel)),
+            format!("imm={}", u8::from(self.imm)),
         ]
     }
 }
@@ -172,6 +178,11 @@ fn both_roles(queues: Queues) -> Outcome {
 
 fn seed(side: u64, n: u64, round: u64) -> u64 {
     side + 1000 * n + round
+}
+
+/// The number that goes with the message of this seed.
+fn immediate(seed: u64) -> u32 {
+    u32::try_from(seed * 3).unwrap_or_default()
 }
 
 impl Session {
@@ -327,6 +338,13 @@ impl Session {
             .load(usize::try_from(room(slot).start)?, &mut found)?;
         let line = &mut self.lines[n];
         let checked = pattern::check(&found, seed(THEIRS, n as u64, line.received));
+        let imm = completion.imm();
+        let expected = immediate(seed(THEIRS, n as u64, line.received));
+        let right = imm == self.queues.imm.then_some(expected);
+        let checked = match right {
+            true => checked,
+            false => checked.and(Err(format!("immediate {imm:?}, not {expected}"))),
+        };
         self.found = std::mem::replace(&mut self.found, Ok(())).and(checked);
         line.received += 1;
         let span = self.inbox.span(room(slot))?;
@@ -348,8 +366,13 @@ impl Session {
         let message = pattern::bytes(seed(own, n as u64, line.sent), LENGTH);
         self.outbox.store(usize::try_from(room.start)?, &message)?;
         let span = self.outbox.span(room)?;
-        line.connection
-            .send(span, Signal::Always, SEND + n as u64)?;
+        let (signal, number) = (Signal::Always, SEND + n as u64);
+        if self.queues.imm {
+            let imm = immediate(seed(own, n as u64, line.sent));
+            line.connection.send_with_imm(span, imm, signal, number)?;
+        } else {
+            line.connection.send(span, signal, number)?;
+        }
         line.sent += 1;
         Ok(())
     }
