@@ -123,12 +123,13 @@ fn an_address_that_was_looked_for_in_vain_is_looked_for_again_until_the_deadline
     let peer = at("192.0.2.77:5");
     let options = ConnectOptions::default();
     let resolving = Resolving::start(peer, &options, soon()).expect("started");
-    // As a kernel that gives up when the time is over that it was given; the second time it is too quick for that.
+    // As a kernel that gives up when the time is over that it was given; a later time it is too quick for that, unless this
+    // machine is slow.
     thread::sleep(Duration::from_millis(60));
     let errno = libc::ETIMEDOUT;
     let error = resolving.wait().expect_err("nobody is there");
     assert_eq!(error, Error::AddressNotResolved { peer, errno });
-    assert_eq!(fake.count("rdma_resolve_addr"), 2);
+    assert!(fake.count("rdma_resolve_addr") >= 2);
     fake.finish();
 }
 

@@ -130,7 +130,7 @@ fn leaks_what_is_forgotten_and_the_rest_goes_at_once() {
 }
 
 #[test]
-fn events_of_every_kind_that_are_forgotten_hold_up_nothing() {
+fn leaks_events_of_every_kind_that_are_forgotten_and_holds_up_nothing() {
     let fake = control::session();
     for kind in (0..=20).filter(|kind| !control::hurried() || [1, 8, 10].contains(kind)) {
         let listener = listen(roce()).expect("a listener");
