@@ -3,6 +3,7 @@ mod batches;
 mod combinations;
 mod common;
 mod connecting;
+mod defects;
 mod dispatched;
 mod events;
 mod failing;
