@@ -86,6 +86,14 @@ pub enum Error {
         /// The status of the event: a negative errno, or a positive code of the transport.
         status: i32,
     },
+    /// Who asked for the connection has given up, or is gone, before the request was accepted.
+    #[error("{peer} has given up before its request was accepted: {call}")]
+    GaveUp {
+        /// Who asked.
+        peer: SocketAddr,
+        /// The call that says so.
+        call: verbs::Error,
+    },
     /// The handshake failed after it had begun.
     #[error(
         "the connection with {peer} failed during set-up (event {}, status {status})",
@@ -136,6 +144,19 @@ impl Error {
         }
     }
 
+    /// The same, told in our words when it is the answer that the kernel gives to the steps of accepting a request that is over.
+    pub(crate) fn or_given_up(self, peer: SocketAddr) -> Self {
+        match self {
+            Self::Call(call)
+                if call.errno() == Some(libc::EINVAL)
+                    && ["rdma_init_qp_attr", "rdma_accept"].contains(&call.verb()) =>
+            {
+                Self::GaveUp { peer, call }
+            }
+            other => other,
+        }
+    }
+
     /// What to try, where that is known.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
@@ -175,6 +196,7 @@ impl Error {
                 "start the server first, or check the port; RDMA ports are apart from TCP ports"
                     .to_owned()
             }
+            Self::GaveUp { .. } => "take the next request".to_owned(),
             Self::Unreachable { .. } => {
                 "check the cable, the address and, on RoCE, that UDP port 4791 is not filtered"
                     .to_owned()

@@ -219,21 +219,10 @@ impl<S: EventSource> Request<S> {
     /// Brings a new queue pair to INIT, so that receives can be posted before accepting.
     ///
     /// # Errors
-    /// [`Error::DeviceRemoved`], or the failed call. EINVAL of `rdma_init_qp_attr` says that the peer has given up meanwhile: take the next request.
+    /// [`Error::GaveUp`]: take the next request. [`Error::DeviceRemoved`], or the failed call.
     pub fn init_qp(&self, qp: &QueuePair) -> Result<(), Error> {
         let initialised = self.incoming.id().init_qp(qp);
-        initialised.map_err(|error| match error {
-            Error::Call(call)
-                if call.verb() == "rdma_init_qp_attr" && call.errno() == Some(libc::EINVAL) =>
-            {
-                call.with_detail(format!("request of {}", self.peer))
-                    .with_hint(
-                        "the peer has given up before it was accepted: take the next request",
-                    )
-                    .into()
-            }
-            other => other.or_removed(self.peer),
-        })
+        initialised.map_err(|error| error.or_given_up(self.peer).or_removed(self.peer))
     }
 
     /// The extended connection capabilities that the peer told; all zero when none.
@@ -260,7 +249,7 @@ impl<S: EventSource> Request<S> {
     /// failure the request is rejected.
     ///
     /// # Errors
-    /// [`Error::PrivateDataTooLong`] above 196 bytes (iWARP 255), [`Error::DeviceRemoved`], or the failed call.
+    /// [`Error::PrivateDataTooLong`] above 196 bytes (iWARP 255), [`Error::GaveUp`], [`Error::DeviceRemoved`], or the failed call.
     #[doc(alias = "rdma_accept")]
     #[doc(alias = "rdma_migrate_id")]
     pub fn accept(
@@ -271,7 +260,7 @@ impl<S: EventSource> Request<S> {
     ) -> Result<Connection<S>, Error> {
         let peer = self.peer;
         let accepted = self.accept_with(qp.into(), params, private_data);
-        accepted.map_err(|error| error.or_removed(peer))
+        accepted.map_err(|error| error.or_given_up(peer).or_removed(peer))
     }
 
     fn accept_with(

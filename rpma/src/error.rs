@@ -366,7 +366,9 @@ fn cm_kind(error: &cm::Error) -> ErrorKind {
         cm::Error::NoListener { .. } => ErrorKind::NoListener,
         cm::Error::Rejected { .. } => ErrorKind::Rejected,
         cm::Error::Unreachable { .. } => ErrorKind::Unreachable,
-        cm::Error::Disconnected { .. } | cm::Error::ConnectFailed { .. } => ErrorKind::Disconnected,
+        cm::Error::Disconnected { .. }
+        | cm::Error::GaveUp { .. }
+        | cm::Error::ConnectFailed { .. } => ErrorKind::Disconnected,
         cm::Error::DeviceRemoved { .. } => ErrorKind::DeviceRemoved,
         cm::Error::TimedOut { .. } => ErrorKind::TimedOut,
         cm::Error::PrivateDataTooLong { .. } => ErrorKind::InvalidArgument,
@@ -376,7 +378,7 @@ fn cm_kind(error: &cm::Error) -> ErrorKind {
 
 fn cm_errno(error: &cm::Error) -> Option<i32> {
     match error {
-        cm::Error::Call(error) => error.errno(),
+        cm::Error::Call(error) | cm::Error::GaveUp { call: error, .. } => error.errno(),
         cm::Error::NoConnectionManager { errno, .. }
         | cm::Error::AddressNotResolved { errno, .. }
         | cm::Error::RouteNotResolved { errno, .. } => Some(*errno),

@@ -223,6 +223,19 @@ impl Link {
         Ok(this)
     }
 
+    /// Makes a wire, and runs the role on it to its end: what opens the devices is a process of its own, since librdmacm keeps
+    /// them open to its end, and up to Linux 6.12 they cannot be removed before.
+    ///
+    /// # Errors
+    /// The wire cannot be made, or how the role failed.
+    pub fn run(role: &str, argument: &str) -> Outcome {
+        let _link = Self::new()?;
+        Child::role(role, argument, &[])?
+            .finish(5 * WAIT)?
+            .success()?;
+        Ok(())
+    }
+
     fn make(&self) -> Outcome {
         let [a, b] = End::BOTH;
         batch(&[format!(

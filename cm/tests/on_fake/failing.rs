@@ -146,6 +146,9 @@ fn a_failed_acceptance_and_a_refusal_say_all_that_is_known() {
         ] {
             assert!(text.contains(&part), "no {part} in: {text}");
         }
+        // So the kernel says that the request is over.
+        let given_up = matches!(error, Error::GaveUp { peer, .. } if peer == from);
+        assert_eq!(given_up, call != "ibv_modify_qp", "{text}");
         let text = client
             .wait_established(soon())
             .expect_err("rejected")

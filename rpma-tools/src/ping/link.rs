@@ -78,6 +78,8 @@ pub(super) enum Broken {
     Closed(Step),
     /// The connection is lost, with the status of the event.
     Lost(Step, i32),
+    /// The device was removed.
+    Removed(Step),
     /// The end was requested.
     Stopped,
     /// A request completed with an error.
@@ -108,7 +110,10 @@ impl Broken {
             Self::Lost(step, status) => Failure::failed(format!(
                 "the connection to {other} is lost (status {status}; {step})"
             ))
-            .with_hint("the RDMA device may have been removed or its link taken down"),
+            .with_hint("its link may have been taken down"),
+            Self::Removed(step) => Failure::failed(format!(
+                "the connection to {other} is lost: this machine's RDMA device was removed ({step})"
+            )),
             Self::Stopped => Failure::failed(format!("interrupted while serving {other}")),
             Self::Completion(step, error) => Failure::failed(format!(
                 "an operation with {other} failed: {error} ({step})"
@@ -280,6 +285,7 @@ impl Link {
                 Err(Broken::Closed(step))
             }
             Ok(ConnectionEvent::Lost { status }) => Err(Broken::Lost(step, status)),
+            Ok(ConnectionEvent::DeviceRemoved) => Err(Broken::Removed(step)),
             // The rest changes nothing for a connection that stands.
             Ok(_) => Ok(()),
             Err(error) if error.kind() == ErrorKind::TimedOut => Ok(()),

@@ -14,11 +14,13 @@ pub enum ConnectionEvent {
     Established,
     /// One of the sides ended it. May come twice.
     Closed,
-    /// It broke: during set-up, or because the device was removed.
+    /// It broke during set-up.
     Lost {
         /// 0, a negative errno, or a positive code of the transport.
         status: i32,
     },
+    /// The device was removed, and the connection with it. (librpma tells it as lost.)
+    DeviceRemoved,
     /// The peer refused.
     Rejected {
         /// Why.
@@ -46,6 +48,7 @@ impl fmt::Display for ConnectionEvent {
             Self::Established => f.write_str("connection established"),
             Self::Closed => f.write_str("connection closed"),
             Self::Lost { status } => write!(f, "connection lost (status {status})"),
+            Self::DeviceRemoved => f.write_str("connection lost: the device was removed"),
             Self::Rejected { reason, .. } => write!(f, "connection rejected: {reason}"),
             Self::Unreachable { status } => write!(f, "peer unreachable (status {status})"),
             Self::Other { kind, status } => write!(f, "event {kind} (status {status})"),
@@ -59,7 +62,7 @@ impl From<&cm::ConnectionEvent> for ConnectionEvent {
             cm::ConnectionEvent::Established { .. } => Self::Established,
             cm::ConnectionEvent::Disconnected | cm::ConnectionEvent::TimewaitExit => Self::Closed,
             cm::ConnectionEvent::ConnectError { status } => Self::Lost { status: *status },
-            cm::ConnectionEvent::DeviceRemoved => Self::Lost { status: 0 },
+            cm::ConnectionEvent::DeviceRemoved => Self::DeviceRemoved,
             cm::ConnectionEvent::Rejected {
                 reason,
                 private_data,

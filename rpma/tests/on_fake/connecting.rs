@@ -129,7 +129,7 @@ fn a_device_that_goes_away_ends_the_connection() {
     fake.inject(Target::Passive, 11, 0, None);
     assert_eq!(
         pair.server.next_event(WAIT).expect("an event"),
-        ConnectionEvent::Lost { status: 0 }
+        ConnectionEvent::DeviceRemoved
     );
     drop(pair);
     fake.finish();

@@ -14,7 +14,7 @@ fn told(kind: u32) -> Option<ConnectionEvent> {
         EventKind::ESTABLISHED => return None,
         EventKind::DISCONNECTED | EventKind::TIMEWAIT_EXIT => ConnectionEvent::Closed,
         EventKind::CONNECT_ERROR => ConnectionEvent::Lost { status },
-        EventKind::DEVICE_REMOVAL => ConnectionEvent::Lost { status: 0 },
+        EventKind::DEVICE_REMOVAL => ConnectionEvent::DeviceRemoved,
         EventKind::UNREACHABLE => ConnectionEvent::Unreachable { status },
         EventKind::REJECTED => ConnectionEvent::Rejected {
             reason: RejectReason::from_raw(status),

@@ -8,6 +8,7 @@ mod dropped;
 mod ending;
 mod everything_at_once;
 mod flushing;
+mod faults;
 mod forked;
 mod loops;
 mod lost_confirmation;
@@ -35,6 +36,7 @@ pub(crate) fn tests() -> Vec<Test> {
         lost_confirmation::tests(),
         dropped::tests(),
         ending::tests(),
+        faults::tests(),
         forked::tests(),
         c_peers::tests(),
         descriptors::tests(),
@@ -58,6 +60,7 @@ pub(crate) fn roles() -> Vec<Role> {
         rights::ROLES,
         forked::ROLES,
         quiet::ROLES,
+        &faults::roles(),
     ]
     .concat()
 }

@@ -45,8 +45,7 @@ pub(super) fn tests() -> Vec<Test> {
 
 /// Makes a wire, and runs the role on it.
 fn on_a_wire(role: &str) -> Outcome {
-    let _link = Link::new()?;
-    run(role)
+    Link::run(role, "")
 }
 
 /// Runs the role in a process of its own to its end.
