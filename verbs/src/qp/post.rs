@@ -42,7 +42,7 @@ pub enum PostErrorKind {
     #[error("{0} cannot be inline")]
     InlineNotAllowed(WrOpcode),
     /// The type of the queue pair, or the device's transport, does not have this operation.
-    #[error("the queue pair's transport does not offer {0}")]
+    #[error("the queue pair's transport does not offer {what}{}", instead(*.0), what = .0)]
     Unsupported(WrOpcode),
     /// An operation that the extended queue pair was not made for.
     #[error("the queue pair was not made for {0}: name it when it is built")]
@@ -78,6 +78,19 @@ pub enum PostErrorKind {
     /// The provider refused; the errno is positive.
     #[error("the provider refused it: {}", ErrnoText(*.0))]
     Provider(i32),
+}
+
+/// What does the same on a transport without the operation: advice to append.
+fn instead(opcode: WrOpcode) -> &'static str {
+    match opcode {
+        WrOpcode::SEND_WITH_IMM | WrOpcode::RDMA_WRITE_WITH_IMM => {
+            ": put the number into a message of its own, after the data"
+        }
+        WrOpcode::ATOMIC_FETCH_AND_ADD | WrOpcode::ATOMIC_CMP_AND_SWP => {
+            ": ask the peer by a message of its own to change the value"
+        }
+        _ => "",
+    }
 }
 
 /// A post that was refused, and how much of the list was taken all the same.
