@@ -62,6 +62,10 @@ enum Command {
         /// device rxe1 then, at 198.18.0.1 in the first and 198.18.0.2 in the other. Needed for `start` only
         #[arg(long, global = true, value_name = "PATH")]
         link: Option<PathBuf>,
+        /// Give it 64 MiB of persistent memory as /dev/dax0.0, whose content is this file, made if it is not there and still
+        /// there when the VM has ended; a VM of its own, named "pmem" unless --name says otherwise. Needed for `start` only
+        #[arg(long, global = true, value_name = "FILE")]
+        pmem: Option<PathBuf>,
         #[command(subcommand)]
         action: VmAction,
     },
@@ -182,8 +186,10 @@ impl Cli {
                 guest,
                 icount,
                 link,
+                pmem,
                 action,
             } => {
+                let name = name.or_else(|| pmem.is_some().then(|| "pmem".to_owned()));
                 let config = if icount {
                     let name = name.unwrap_or_else(|| "icount".to_owned());
                     vm::Config::from_environment(Some(name), guest)?.counting_instructions()
@@ -195,6 +201,13 @@ impl Cli {
                     Some(link) => config.joined(
                         &std::path::absolute(link)
                             .context(|| "the path of --link cannot be made absolute".to_owned())?,
+                    ),
+                    None => config,
+                };
+                let config = match pmem {
+                    Some(file) => config.with_pmem(
+                        &std::path::absolute(file)
+                            .context(|| "the path of --pmem cannot be made absolute".to_owned())?,
                     ),
                     None => config,
                 };

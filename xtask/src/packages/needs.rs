@@ -199,6 +199,12 @@ const PEERS: &[Need] = &[
     tool("binutils", "objdump", "shows the code that is counted"),
     tool("libcap2-bin", "capsh", "runs tests without capabilities"),
     tool("util-linux", "setpriv", "runs tests as a plain user"),
+    tool("make", "make", "builds the module of the iWARP device"),
+    tool(
+        "ndctl",
+        "ndctl",
+        "makes a device of persistent memory in a VM",
+    ),
     XZ,
     ZSTD,
 ];

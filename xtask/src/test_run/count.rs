@@ -70,7 +70,7 @@ fn without_colours(line: &str) -> String {
 }
 
 /// The steps, as `minimum-tests.txt` names them.
-const STEPS: [&str; 9] = [
+const STEPS: [&str; 10] = [
     "host",
     "headers",
     "fake",
@@ -80,6 +80,7 @@ const STEPS: [&str; 9] = [
     "device",
     "guest",
     "iwarp",
+    "pmem",
 ];
 
 /// The fewest tests that each step must have run.
@@ -184,11 +185,11 @@ mod tests {
 
     #[test]
     fn the_minimum_is_read_with_comments_and_refused_when_broken() {
-        let good = "# why\nhost = 12 # unit tests\nheaders=6\nfake=1\nasan=2\nmiri=3\ninstructions=7\n\ndevice=4\nguest=5\niwarp=8\n";
+        let good = "# why\nhost = 12 # unit tests\nheaders=6\nfake=1\nasan=2\nmiri=3\ninstructions=7\n\ndevice=4\nguest=5\niwarp=8\npmem=9\n";
         let minimum = Minimum::parse(good).unwrap();
         assert_eq!(
             STEPS.map(|step| minimum.of(step)),
-            [12, 6, 1, 2, 3, 7, 4, 5, 8]
+            [12, 6, 1, 2, 3, 7, 4, 5, 8, 9]
         );
         for bad in [
             "",

@@ -6,6 +6,7 @@ mod count;
 mod counted;
 mod hosts;
 mod iwarp;
+mod pmem;
 mod steps;
 
 use std::process::ExitCode;
@@ -102,6 +103,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     }
     if iwarp::wanted(options) {
         outcomes.push(("iwarp", iwarp::iwarp(options)?));
+    }
+    if pmem::wanted(options) {
+        outcomes.push(("pmem", pmem::pmem(options)?));
     }
     outcomes.push(("device", steps::device(options, &place)?));
     if steps::guest_has_tests(options)? {

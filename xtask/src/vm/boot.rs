@@ -103,6 +103,23 @@ fn stop_locked(config: &Config) -> Result<bool> {
     Ok(was_up)
 }
 
+/// Kills the QEMU of `config`.
+///
+/// # Errors
+/// When there is none, or it does not end.
+pub(super) fn power_cut(config: &Config) -> Result<()> {
+    let running = Running::find(config).ok_or_else(|| {
+        Error::new(format!(
+            "the VM '{}' is not up, so its power cannot be cut",
+            config.name
+        ))
+    })?;
+    state::kill_qemu(running.pid, &config.folder)?;
+    state::forget(&config.folder);
+    tidy::large_files(&config.folder);
+    Ok(())
+}
+
 fn check_architecture() -> Result<()> {
     if cfg!(target_arch = "x86_64") {
         return Ok(());

@@ -58,6 +58,8 @@ pub(crate) struct Config {
     pub(crate) icount: bool,
     /// A unix socket that joins it to another VM as by a cable.
     pub(crate) link: Option<PathBuf>,
+    /// The file that is the content of its persistent memory, where it has some.
+    pub(crate) pmem: Option<PathBuf>,
 }
 
 impl Config {
@@ -129,6 +131,7 @@ impl Config {
             idle_minutes: number("RDMA_RUST_VM_IDLE_MINUTES", 120)?,
             icount: false,
             link: None,
+            pmem: None,
         })
     }
 
@@ -150,6 +153,16 @@ impl Config {
     pub(crate) fn joined(mut self, link: &Path) -> Self {
         self.link = Some(link.to_owned());
         self
+    }
+
+    /// The same VM with persistent memory, whose content is the file: it outlives the VM, however that ends.
+    pub(crate) fn with_pmem(self, file: &Path) -> Self {
+        Self {
+            // The smaller machine has no slots for memory.
+            machine: "q35,nvdimm=on".to_owned(),
+            pmem: Some(file.to_owned()),
+            ..self
+        }
     }
 
     /// The same VM under another name, with a folder and port of its own.

@@ -17,6 +17,7 @@ mod initrd;
 mod kernel;
 mod libraries;
 mod modules;
+pub(crate) mod pmem;
 mod protocol;
 mod qemu;
 mod resolve;
@@ -51,9 +52,15 @@ use state::Running;
 /// # Errors
 /// When it cannot be started.
 pub(crate) fn start(config: &Config) -> Result<()> {
-    let running = boot::ensure(config)?;
+    let (running, also) = match &config.pmem {
+        Some(file) => (
+            pmem::start(config, file)?,
+            format!(", persistent memory {}", pmem::DEVICE),
+        ),
+        None => (boot::ensure(config)?, String::new()),
+    };
     report::say(format!(
-        "the VM '{}' is up: {}, device rxe0 at {DEVICE_ADDRESS}",
+        "the VM '{}' is up: {}, device rxe0 at {DEVICE_ADDRESS}{also}",
         config.name, running.description
     ));
     Ok(())
@@ -94,6 +101,14 @@ pub(crate) fn stop(config: &Config) -> Result<()> {
         "there was no VM to stop"
     });
     Ok(())
+}
+
+/// Ends the VM at once, as a power cut would: nothing in it, nor QEMU, can write anything any more.
+///
+/// # Errors
+/// When there is none, or its QEMU does not end.
+pub(crate) fn power_cut(config: &Config) -> Result<()> {
+    boot::power_cut(config)
 }
 
 /// Whether the VM is up.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::kernel::Kernel;
-use super::{Config, guest};
+use super::{Config, guest, pmem};
 use crate::error::{Error, Result};
 
 /// The agent's port in the guest.
@@ -60,7 +60,11 @@ pub(crate) fn arguments(config: &Config, boot: &Boot<'_>) -> Result<Vec<OsString
         "none",
     ]);
     add(&["-M", &config.machine, "-accel", accelerator, "-cpu", cpu]);
-    add(&["-smp", &config.processors.to_string(), "-m", &config.memory]);
+    let memory = match config.pmem {
+        Some(_) => format!("{},slots=2,maxmem=64G", config.memory),
+        None => config.memory.clone(),
+    };
+    add(&["-smp", &config.processors.to_string(), "-m", &memory]);
     if config.icount {
         add(&["-icount", "shift=0,sleep=off"]);
     }
@@ -113,6 +117,15 @@ pub(crate) fn arguments(config: &Config, boot: &Boot<'_>) -> Result<Vec<OsString
             let mac = guest::link_mac(number);
             let device = format!("virtio-net-{bus},netdev=link,mac={mac}");
             add(&["-netdev", &cable, "-device", &device]);
+        }
+        if let Some(file) = &config.pmem {
+            let backend = format!(
+                "memory-backend-file,id=pmem,share=on,size={},mem-path={}",
+                pmem::FILE_SIZE,
+                option_value(file)
+            );
+            let device = format!("nvdimm,memdev=pmem,label-size={}", pmem::LABEL_SIZE);
+            add(&["-object", &backend, "-device", &device]);
         }
         config.qemu_args.iter().for_each(|word| add(&[word]));
     }
@@ -213,6 +226,7 @@ mod tests {
             idle_minutes: 5,
             icount: false,
             link: None,
+            pmem: None,
         }
     }
 
@@ -333,6 +347,20 @@ mod tests {
         let words = words(&q35, |_| {}).join(" ");
         assert!(words.contains("virtio-9p-pci") && words.contains("virtio-net-pci"));
         assert!(words.ends_with(" -s"), "the user's own words come last");
+    }
+
+    #[test]
+    fn persistent_memory_is_a_file_that_others_see_and_room_for_it_is_left() {
+        let words = words(&config().with_pmem(Path::new("/c/a,b")), |_| {}).join(" ");
+        for part in [
+            "-M q35,nvdimm=on ",
+            " -m 2G,slots=2,maxmem=64G ",
+            "share=on,size=69206016,mem-path=/c/a,,b ",
+            " -device nvdimm,memdev=pmem,label-size=2097152 ",
+            "virtio-net-pci",
+        ] {
+            assert!(words.contains(part), "{part} in {words}");
+        }
     }
 
     #[test]

@@ -91,11 +91,23 @@ pub(crate) fn is_our_qemu(pid: u32, folder: &Path) -> bool {
 /// # Errors
 /// When it is still there after several seconds.
 pub(crate) fn end_qemu(pid: u32, folder: &Path) -> Result<()> {
+    end_by(Signal::TERM, pid, folder)
+}
+
+/// As [`end_qemu`], but it is given no time to do anything.
+///
+/// # Errors
+/// When it is still there after several seconds.
+pub(crate) fn kill_qemu(pid: u32, folder: &Path) -> Result<()> {
+    end_by(Signal::KILL, pid, folder)
+}
+
+fn end_by(first: Signal, pid: u32, folder: &Path) -> Result<()> {
     let Some(target) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
         return Ok(());
     };
     let started = Instant::now();
-    let mut signal = Signal::TERM;
+    let mut signal = first;
     while is_our_qemu(pid, folder) {
         if started.elapsed() > Duration::from_secs(3) {
             signal = Signal::KILL;
