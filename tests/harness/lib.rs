@@ -31,7 +31,7 @@ pub use crate::child::{Child, Finished, command};
 pub use crate::device::{TestDevice, device, hardware_counter, second_host};
 pub use crate::link::{End, LINK, Link};
 pub use crate::listening::{free_rdma_port, wait_for_rdma_listener};
-pub use crate::need::Need;
+pub use crate::need::{NATIVE_LIBRPMA, Need};
 pub use crate::pair::{Pair, SECOND, Targets, WAIT, completed, listen};
 pub use crate::suite::{Role, Test, full, role_argument, rounds, run, test};
 pub use crate::watchdog::phase;

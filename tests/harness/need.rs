@@ -8,6 +8,9 @@ use crate::{c, device};
 const NATIVE_KERNEL: &[u32] = &[6, 2];
 const NATIVE_RDMA_CORE: u32 = 45;
 
+/// Where a newer librpma lies beside the installed one.
+pub const NATIVE_LIBRPMA: &str = "/usr/lib/rdma-rust";
+
 /// Something that a test cannot do without.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -28,6 +31,8 @@ pub enum Need {
     C,
     /// Those written with librpma, of `tests/c/rpma`.
     Librpma,
+    /// A librpma that lets the device flush, in the folder [`NATIVE_LIBRPMA`]: the guest with newer libraries has one.
+    NativeLibrpma,
     /// A program found through `PATH`.
     Tool(&'static str),
 }
@@ -51,6 +56,12 @@ impl Need {
             Self::C => (!c::MISSING.is_empty()).then(|| format!("the C programs: {}", c::MISSING)),
             Self::Librpma => (!c::RPMA_MISSING.is_empty())
                 .then(|| format!("the C programs with librpma: {}", c::RPMA_MISSING)),
+            Self::NativeLibrpma => {
+                let library = Path::new(NATIVE_LIBRPMA).join("librpma.so.0");
+                let missing =
+                    (!library.exists()).then(|| format!("librpma 1.3 as {}", library.display()));
+                missing.or_else(|| Self::Librpma.missing())
+            }
             Self::Tool(name) => {
                 (!in_path(name)).then(|| format!("the program {name}{}", package(name)))
             }

@@ -5,7 +5,8 @@
  * own=SEED peer=SEED                the sequences
  * does=operate|watch                who operates; it also ends the connection
  * op=read|write|atomic|imm          what is done
- * flush=visibility|persistent       what the write is followed by */
+ * flush=visibility|persistent       what the write is followed by
+ * flushes=native                    flushes are operations of the device, as newer releases do them */
 #include "peer.h"
 
 #define PIECE 1024
@@ -13,6 +14,8 @@
 #define WORD (2 * PIECE)
 #define SIZE 4096
 #define UNTOUCHED 0xee
+/* Older headers do not know it. */
+#define WC_FLUSH ((enum ibv_wc_opcode)8)
 
 static uint32_t immediate(uint64_t seed)
 {
@@ -55,7 +58,7 @@ static void flush(struct rpma_conn *connection, struct rpma_mr_remote *region, s
 {
 	done(rpma_flush(connection, region, offset, length, flush_type(), RPMA_F_COMPLETION_ALWAYS, (void *)number),
 	     "rpma_flush");
-	expect_completion(connection, number, IBV_WC_RDMA_READ);
+	expect_completion(connection, number, is("flushes", "native") ? WC_FLUSH : IBV_WC_RDMA_READ);
 }
 
 static void operate(struct rpma_peer *peer, struct rpma_conn *connection, struct rpma_mr_local *own)

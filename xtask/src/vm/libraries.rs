@@ -29,6 +29,16 @@ const PACKAGES: [&str; 9] = [
     "rdmacm-utils",
 ];
 
+/// The library whose peers flush by the device's own operation there. It lies beside the host's, in a folder that programs
+/// search when they are told to, and is left out where there is none any more.
+const LIBRPMA: &str = "librpma0";
+
+/// Where it is unpacked to, and where it lies in the guest.
+const LIBRPMA_FILES: [&str; 2] = [
+    "usr/lib/x86_64-linux-gnu/librpma.so.0",
+    "usr/lib/rdma-rust/librpma.so.0",
+];
+
 const LIBC: &str = "libc6";
 
 /// What valgrind needs to know of a libc.
@@ -76,6 +86,7 @@ pub(crate) fn obtain(config: &Config) -> Result<Option<Libraries>> {
     }
     let apt = Apt::of(&config.system, &config.cache)?;
     let mut packages = versions(&apt, &PACKAGES)?;
+    packages.extend(versions(&apt, &[LIBRPMA]).unwrap_or_default());
     let libc = versions(&apt, &[LIBC, LIBC_SYMBOLS])?;
     if is_older(&installed_libc()?, &libc[0].1)? {
         packages.extend(libc);
@@ -183,11 +194,25 @@ fn unpack(folder: &Path, release: &str) -> Result<()> {
     let step = Step::start("Unpacking the guest's RDMA libraries");
     let tree = folder.join("tree");
     download::unpack_all(folder, &tree)?;
+    set_librpma_aside(&tree)?;
     check_folders(&tree)?;
     fs::write(folder.join("release"), release)
         .context(|| format!("cannot write into {}", folder.display()))?;
     step.done(&format!("rdma-core {release}"));
     Ok(())
+}
+
+/// So that programs go on with the host's, unless they are told to search elsewhere.
+fn set_librpma_aside(tree: &Path) -> Result<()> {
+    let [from, to] = LIBRPMA_FILES.map(|file| tree.join(file));
+    if !from.exists() {
+        return Ok(());
+    }
+    let moved = to
+        .parent()
+        .map_or(Ok(()), fs::create_dir_all)
+        .and_then(|()| fs::rename(&from, &to));
+    moved.context(|| format!("cannot move {} to {}", from.display(), to.display()))
 }
 
 fn check_folders(tree: &Path) -> Result<()> {
@@ -241,6 +266,18 @@ mod tests {
         fs::create_dir_all(scratch.path("tree/lib")).unwrap();
         let error = check_folders(&scratch.path("tree")).unwrap_err();
         assert!(error.to_string().contains("tree/lib"), "{error}");
+    }
+
+    #[test]
+    fn librpma_lies_aside_so_that_programs_go_on_with_the_hosts() {
+        let scratch = Scratch::new("librpma");
+        let [from, to] = LIBRPMA_FILES.map(|file| scratch.path(file));
+        set_librpma_aside(&scratch.path("")).unwrap();
+        assert!(!to.exists());
+        fs::create_dir_all(from.parent().unwrap()).unwrap();
+        fs::write(&from, "a library").unwrap();
+        set_librpma_aside(&scratch.path("")).unwrap();
+        assert!(!from.exists() && to.exists());
     }
 
     #[test]

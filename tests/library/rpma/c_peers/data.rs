@@ -1,15 +1,21 @@
 //! One-sided operations with peers of librpma: by us on their memory, and by them on ours.
 
-use harness::{Failed, Need, Outcome, Test, completed, ensure, ensure_eq, pattern, phase, test};
+use std::process::Command;
+
+use harness::{
+    Failed, NATIVE_LIBRPMA, Need, Outcome, Test, c_program, completed, ensure, ensure_eq, pattern,
+    phase, test,
+};
 use rpma::{
-    Connection, ConnectionConfig, FlushType, LocalRegion, Opcode, Peer, PeerConfig, RemoteRegion,
-    Signal, Usage,
+    Connection, ConnectionConfig, FlushMethod, FlushType, LocalRegion, Opcode, Peer, PeerConfig,
+    RemoteRegion, Signal, Usage,
 };
 
 use super::{Bytes, Side, THEIRS, disconnect, noticed, peer, runs, wait_closed};
 
 pub(crate) fn tests() -> Vec<Test> {
     let needs = &[Need::Device, Need::Librpma];
+    let newer = &[Need::Device, Need::Native, Need::NativeLibrpma];
     vec![
         test("we_read_the_memory_of_a_librpma_peer", needs, || {
             we_operate(Op::Read, FlushType::Visibility)
@@ -47,6 +53,33 @@ pub(crate) fn tests() -> Vec<Test> {
             needs,
             || they_operate(Op::Immediate, FlushType::Visibility),
         ),
+        test(
+            "on_a_device_that_flushes_librpma_peers_that_cannot_are_understood_both_ways",
+            newer,
+            || {
+                we_operate(Op::Write, FlushType::Visibility)?;
+                they_operate(Op::Write, FlushType::Visibility)
+            },
+        )
+        .long(),
+        test(
+            "a_librpma_peer_that_lets_the_device_flush_finds_our_memory_ready_for_it",
+            newer,
+            || they_operate_with(Op::Write, FlushType::Visibility, Library::Native),
+        )
+        .long(),
+        test(
+            "a_librpma_peer_that_lets_the_device_flush_is_flushed_to_in_either_way",
+            newer,
+            || {
+                [FlushMethod::Native, FlushMethod::Read]
+                    .into_iter()
+                    .try_for_each(|method| {
+                        we_operate_on(Op::Write, FlushType::Visibility, Library::Native, method)
+                    })
+            },
+        )
+        .long(),
     ]
 }
 
@@ -56,6 +89,25 @@ const ROOM: usize = PIECE;
 const WORD: usize = 2 * PIECE;
 const SIZE: usize = 4096;
 const UNTOUCHED: u8 = 0xee;
+
+/// Which librpma the C program runs with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Library {
+    /// The one it was built with, which flushes by reading on all devices.
+    Installed,
+    /// A newer one, which lets the device flush where that can.
+    Native,
+}
+
+impl Library {
+    fn program(self) -> Command {
+        let mut command = Command::new(c_program("rpma/data"));
+        if self == Self::Native {
+            command.env("LD_LIBRARY_PATH", NATIVE_LIBRPMA);
+        }
+        command
+    }
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Op {
@@ -132,6 +184,10 @@ fn immediate(seed: u64) -> u32 {
 }
 
 fn we_operate(op: Op, flush: FlushType) -> Outcome {
+    we_operate_on(op, flush, Library::Installed, FlushMethod::Read)
+}
+
+fn we_operate_on(op: Op, flush: FlushType, library: Library, method: FlushMethod) -> Outcome {
     // Reading is checked by us, everything else by the C program.
     let wrong = match op {
         Op::Read => Bytes::TheirsWrong,
@@ -139,10 +195,18 @@ fn we_operate(op: Op, flush: FlushType) -> Outcome {
     };
     for (role, bytes) in runs(wrong) {
         let peer = peer()?;
-        let side = Side::start(&peer, "data", role, bytes, &arguments(op, flush, "watch"))?;
+        let arguments = arguments(op, flush, "watch");
+        let side = Side::start_as(library.program(), &peer, role, bytes, &arguments)?;
         let own = own_memory(&peer, bytes, flush)?;
         let data = describe(&own, flush);
-        let connection = side.connect(&ConnectionConfig::default(), &data, |_| Ok(()))?;
+        let mut settings = ConnectionConfig::default();
+        settings.set_native_operations(method == FlushMethod::Native);
+        let connection = side.connect(&settings, &data, |_| Ok(()))?;
+        ensure_eq!(
+            connection.flush_method(flush),
+            method,
+            "how flushes are done"
+        );
         let (theirs, config) = their_memory(connection.private_data())?;
         phase(op.name());
         match op {
@@ -196,7 +260,11 @@ fn write(
     }
     connection.write(target, own.span(..PIECE as u64)?, Signal::OnError, 8)?;
     connection.flush(target, flush, Signal::Always, 9)?;
-    expect_completion(connection, 9, Opcode::RDMA_READ)
+    let opcode = match connection.flush_method(flush) {
+        FlushMethod::Native => Opcode::FLUSH,
+        _ => Opcode::RDMA_READ,
+    };
+    expect_completion(connection, 9, opcode)
 }
 
 fn write_with_imm(
@@ -234,6 +302,10 @@ fn write_word(
 }
 
 fn they_operate(op: Op, flush: FlushType) -> Outcome {
+    they_operate_with(op, flush, Library::Installed)
+}
+
+fn they_operate_with(op: Op, flush: FlushType, library: Library) -> Outcome {
     // What the C program reads it checks itself.
     let wrong = match op {
         Op::Read => Bytes::OursWrong,
@@ -241,7 +313,11 @@ fn they_operate(op: Op, flush: FlushType) -> Outcome {
     };
     for (role, bytes) in runs(wrong) {
         let peer = peer()?;
-        let side = Side::start(&peer, "data", role, bytes, &arguments(op, flush, "operate"))?;
+        let mut arguments = arguments(op, flush, "operate");
+        if library == Library::Native {
+            arguments.push("flushes=native".to_owned());
+        }
+        let side = Side::start_as(library.program(), &peer, role, bytes, &arguments)?;
         let own = own_memory(&peer, bytes, flush)?;
         let data = describe(&own, flush);
         let connection = side.connect(&ConnectionConfig::default(), &data, |request| {

@@ -95,7 +95,18 @@ impl Side {
         bytes: Bytes,
         arguments: &[String],
     ) -> Result<Self, Failed> {
-        let mut command = Command::new(c_program(&format!("rpma/{program}")));
+        let command = Command::new(c_program(&format!("rpma/{program}")));
+        Self::start_as(command, peer, role, bytes, arguments)
+    }
+
+    /// The same with a program that may have settings already.
+    fn start_as(
+        mut command: Command,
+        peer: &Peer,
+        role: Role,
+        bytes: Bytes,
+        arguments: &[String],
+    ) -> Result<Self, Failed> {
         let ip = device().ip.to_string();
         let seeds = [format!("own={}", bytes.theirs()), format!("peer={OURS}")];
         let endpoint = match role {
