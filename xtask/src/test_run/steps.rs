@@ -32,7 +32,7 @@ const NO_LEAKS: &str = "--skip leaks_";
 /// What Miri leaves to the plain run and to AddressSanitizer, except among the long tests: the tests that make every call fail
 /// in turn, or that deliver every event in every phase, are a third of its time and go the same ways again and again.
 const SLOW_UNDER_MIRI: &str = "--skip failing --skip each_call --skip errno --skip on_fake::events:: \
-                               --skip on_fake::combinations:: --skip on_fake::dispatched:: --skip on_fake::sharing:: --skip \
+                               --skip on_fake::combinations:: --skip on_fake::defects:: --skip on_fake::dispatched:: --skip on_fake::sharing:: --skip \
                                gives_the_access_it_was_bound_for";
 
 /// The guest with newer kernel and libraries.
