@@ -4,6 +4,7 @@
 
 mod count;
 mod counted;
+mod fuzz;
 mod hosts;
 mod iwarp;
 mod pmem;
@@ -94,6 +95,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         if options.full {
             outcomes.push(("tsan", steps::tsan(options)?));
         }
+    }
+    if fuzz::wanted(options) {
+        outcomes.push(("fuzz", fuzz::fuzz(options)?));
     }
     if steps::counts_instructions(options) {
         outcomes.push(("instructions", steps::instructions(options)?));

@@ -345,7 +345,7 @@ fn words(how: &str, what: &str, options: &Options, for_tests: &str) -> Vec<Strin
 }
 
 /// What is built for the fake device: in a target folder of its own, or each run would build all anew.
-fn fake_variables(folder: &str, more_flags: &str) -> Vec<(String, String)> {
+pub(super) fn fake_variables(folder: &str, more_flags: &str) -> Vec<(String, String)> {
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
     let flags = format!("{flags} --cfg rdma_fake {more_flags}");
     let folder = workspace::target_dir().join(folder);
@@ -356,7 +356,7 @@ fn fake_variables(folder: &str, more_flags: &str) -> Vec<(String, String)> {
 }
 
 /// The triple of the machine that this cargo builds for.
-fn host_triple(cargo: &mut Command) -> Result<String> {
+pub(super) fn host_triple(cargo: &mut Command) -> Result<String> {
     let version = process::capture(cargo.arg("-vV"))?;
     version
         .lines()
