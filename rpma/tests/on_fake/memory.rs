@@ -338,6 +338,17 @@ fn what_the_crate_registers_for_itself_has_pages_of_its_own() {
     let flush = sends.last().expect("a read");
     let read_to = flush.sges.first().expect("where to").addr;
     assert_eq!(read_to % 4096, 0, "shares its page");
+    // And those for the user, however short.
+    let short = [1, 8, 4097]
+        .map(|len| LocalRegion::alloc(&pair.client_peer, len, Usage::all()).expect("a region"));
+    let mut pages: Vec<_> = short.iter().map(|region| region.as_ptr() as u64).collect();
+    assert!(pages.iter().all(|page| page % 4096 == 0), "{pages:x?}");
+    pages.extend([short[2].as_ptr() as u64 + 4096, read_to]);
+    pages.push(target.as_ptr() as u64);
+    pages.sort_unstable();
+    pages.dedup();
+    assert_eq!(pages.len(), 6, "two in one page: {pages:x?}");
+    drop(short);
     drop((pair, target, peer));
     fake.finish();
 }

@@ -5,6 +5,7 @@
 mod connections;
 mod data;
 mod depth;
+mod descriptors;
 mod gpspm;
 mod messages;
 
@@ -20,6 +21,7 @@ use rpma::{
 pub(crate) fn tests() -> Vec<Test> {
     [
         depth::tests(),
+        descriptors::tests(),
         connections::tests(),
         data::tests(),
         messages::tests(),
