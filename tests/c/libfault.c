@@ -144,6 +144,8 @@ MINUS_ONE(rdma_accept, (struct rdma_cm_id * id, struct rdma_conn_param *param), 
 MINUS_ONE(rdma_reject, (struct rdma_cm_id * id, const void *data, uint8_t len), (id, data, len))
 MINUS_ONE(rdma_migrate_id, (struct rdma_cm_id * id, struct rdma_event_channel *channel), (id, channel))
 MINUS_ONE(rdma_establish, (struct rdma_cm_id * id), (id))
+MINUS_ONE(rdma_set_option, (struct rdma_cm_id * id, int level, int optname, void *optval, size_t optlen),
+	  (id, level, optname, optval, optlen))
 MINUS_ONE(rdma_init_qp_attr, (struct rdma_cm_id * id, struct ibv_qp_attr *attr, int *mask), (id, attr, mask))
 
 /* Releases, which return an errno. */

@@ -43,7 +43,10 @@ impl KernelLog {
 }
 
 fn is_fault(text: &str) -> bool {
-    [
+    // That a program crashed is told by how it ended. (One that is just exiting may crash as well, in a thread that uses what
+    // another has taken down.)
+    let of_a_program = text.contains("traps: ");
+    let words = [
         "WARNING:",
         "BUG:",
         "Oops",
@@ -51,9 +54,8 @@ fn is_fault(text: &str) -> bool {
         "refcount_t",
         "hung task",
         "blocked for more than",
-    ]
-    .iter()
-    .any(|word| text.contains(word))
+    ];
+    !of_a_program && words.iter().any(|word| text.contains(word))
 }
 
 #[cfg(test)]
@@ -65,6 +67,12 @@ mod tests {
         assert!(is_fault(
             "4,1,2,-;WARNING: CPU: 0 PID: 1 at drivers/infiniband/sw/rxe/rxe_mr.c"
         ));
+        assert!(is_fault(
+            "4,1,2,-;general protection fault, probably for non-canonical address 0xdead: 0000 [#1]"
+        ));
         assert!(!is_fault("6,1,2,-;rdma_rxe: loaded"));
+        assert!(!is_fault(
+            "6,1,2,-;traps: rping[1521] general protection fault ip:7f30 sp:7f30 error:0 in librdmacm.so.1"
+        ));
     }
 }

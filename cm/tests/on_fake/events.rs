@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use cm::verbs::sys::fake::control::{self, Target};
-use cm::{ConnectOptions, ConnectionState, Deadline, EventKind, Progress, Resolving};
+use cm::{
+    ConnectOptions, ConnectionEvent, ConnectionState, Deadline, EventKind, Progress, Resolving,
+};
 
 use super::common::{accept, accepted, connect, established, iwarp, listen, roce, soon};
 
@@ -150,7 +152,7 @@ fn while_the_connection_stands() {
             } else {
                 &server
             };
-            let _ = end.next_event(at_once());
+            let told = end.next_event(at_once());
             let ends = [
                 EventKind::CONNECT_ERROR,
                 EventKind::REJECTED,
@@ -159,6 +161,12 @@ fn while_the_connection_stands() {
             ];
             let closed = ends.contains(&EventKind::from_raw(kind));
             assert_eq!(end.state() == ConnectionState::Closed, closed, "{kind}");
+            // Whatever the status says, as when the peer did not answer any more: that is a clean end.
+            match EventKind::from_raw(kind) {
+                EventKind::DISCONNECTED => assert_eq!(told, Ok(ConnectionEvent::Disconnected)),
+                EventKind::TIMEWAIT_EXIT => assert_eq!(told, Ok(ConnectionEvent::TimewaitExit)),
+                _ => {}
+            }
             drop((client, server));
             assert_eq!(fake.left_over(), Vec::<String>::new(), "{kind}");
         });

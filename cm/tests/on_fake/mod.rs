@@ -9,6 +9,7 @@ mod datagrams;
 mod dispatcher;
 mod events;
 mod failing;
+mod forgotten;
 mod handshake;
 mod names;
 mod options;

@@ -1,7 +1,8 @@
 //! Waits in a tokio runtime, on a real device.
 
 use std::cell::Cell;
-use std::time::Duration;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use cm::verbs::WcStatus;
 use cm::{
@@ -9,7 +10,7 @@ use cm::{
     Request, Resolved, Resolving,
 };
 use harness::{Failed, Need, Outcome, Test, WAIT, ensure, ensure_eq, rounds, test};
-use tokio::task::{self, JoinHandle};
+use tokio::task::{self, JoinHandle, LocalSet};
 use tokio::time::timeout;
 
 use crate::raw::{Queues, listener, try_poll};
@@ -26,6 +27,12 @@ pub(crate) fn tests() -> Vec<Test> {
             &[Need::Device],
             dropped_waits,
         ),
+        test(
+            "a_ticker_of_the_same_thread_keeps_its_beat_while_a_device_is_waited_for",
+            &[Need::Device],
+            ticker,
+        )
+        .long(),
     ]
 }
 
@@ -205,6 +212,47 @@ fn dropped_waits() -> Outcome {
             ensure!(client.is_established().is_err(), "it is over");
         }
         ensure!(drops.get() > 0, "no wait was dropped on the way");
+        Ok(())
+    })
+}
+
+/// A beat, and how much later than the one before the next may come: a wait that blocks takes all of the time.
+const BEAT: Duration = Duration::from_millis(10);
+const LATE: Duration = Duration::from_secs(1);
+
+fn ticker() -> Outcome {
+    run(async {
+        let mut listener = Async::new(listener()?)?;
+        let longest = Rc::new(Cell::new(Duration::ZERO));
+        let tasks = LocalSet::new();
+        let of_ticker = Rc::clone(&longest);
+        tasks.spawn_local(async move {
+            let mut beat = tokio::time::interval(BEAT);
+            let mut last = Instant::now();
+            loop {
+                beat.tick().await;
+                of_ticker.set(of_ticker.get().max(last.elapsed()));
+                last = Instant::now();
+            }
+        });
+        let waits = async {
+            let nobody = timeout(2 * harness::SECOND, listener.next_request()).await;
+            ensure!(nobody.is_err(), "a request of nobody");
+            let mut attempt = resolving(listener.get_ref())?;
+            let (mut client, _queues) = connect(attempt.wait().await?, &[])?;
+            let (mut server, _server_queues) = accept(listener.next_request().await?, false)?;
+            client.wait_established().await?;
+            server.wait_established().await?;
+            for end in [&mut client, &mut server] {
+                let event = timeout(harness::SECOND, end.next_event()).await;
+                ensure!(event.is_err(), "an event of nobody");
+            }
+            Ok(())
+        };
+        tasks.run_until(waits).await?;
+        let longest = longest.get();
+        println!("the longest time between two beats was {longest:?}");
+        ensure!(longest < LATE, "no beat for {longest:?}");
         Ok(())
     })
 }

@@ -171,9 +171,13 @@ fn listener() -> Result<DatagramListener, Failed> {
 
 fn asked_and_answered() -> Outcome {
     let listener = listener()?;
-    let options = ConnectOptions::default();
+    let mut options = ConnectOptions::default();
     let dispatcher = Dispatcher::new()?;
     for dispatched in [false, true] {
+        let tos = dispatched.then_some(0x68);
+        options.id.type_of_service = tos;
+        // A port that was just free.
+        options.source = Some(self::listener()?.local_addr());
         let to = listener.local_addr();
         let (client, asking_data) = (b"who are you", b"datagrams, please");
         // The two ways of asking differ in the type of the source.
@@ -196,6 +200,11 @@ fn asked_and_answered() -> Outcome {
             "the request's data"
         );
         ensure_eq!(
+            Some(request.peer_addr()),
+            options.source,
+            "from where it was asked"
+        );
+        ensure_eq!(
             request.private_data().len(),
             180,
             "length of the request's data"
@@ -206,6 +215,10 @@ fn asked_and_answered() -> Outcome {
         request.accept(&server.qp, b"here")?;
         let peer = ask()?;
         ensure_eq!(peer.remote.qp_number, server.qp.number(), "the number told");
+        let key = server.qp.query()?.0.as_raw().0.qkey;
+        ensure_eq!(peer.remote.qkey, key, "the key told is the queue pair's");
+        let route = peer.remote.address.route.ok_or("no route")?;
+        ensure_eq!(route.traffic_class, tos.unwrap_or(0), "the type of service");
         ensure!(
             peer.private_data.starts_with(b"here\0"),
             "the answer's data"

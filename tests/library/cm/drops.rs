@@ -1,8 +1,13 @@
 //! Handles of the connection manager may go in any order.
 
 use std::any::Any;
+use std::sync::Barrier;
+use std::thread;
+use std::time::Instant;
 
-use harness::{Baseline, Failed, Need, Outcome, Test, WAIT, ensure, rounds, test};
+use harness::{
+    Baseline, Child, Failed, Need, Outcome, Role, SECOND, Test, WAIT, ensure, rounds, test,
+};
 use rpma::cm::{ConnParams, Deadline};
 
 use super::dropped_quickly;
@@ -17,6 +22,18 @@ pub(crate) fn tests() -> Vec<Test> {
         )
         .limit(120),
         test(
+            "what_is_forgotten_holds_up_no_drop_of_the_rest",
+            &[Need::Device],
+            // In a process of its own, with which goes what is left.
+            || {
+                Child::role("forgets_each_handle", "", &[])?
+                    .finish(50 * SECOND)?
+                    .success()?;
+                Ok(())
+            },
+        )
+        .long(),
+        test(
             "a_listener_with_untaken_requests_rejects_them_on_drop",
             &[Need::Device],
             untaken_requests,
@@ -24,8 +41,10 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
+pub(crate) const ROLES: &[Role] = &[("forgets_each_handle", forgets)];
+
 /// Anything, with a name.
-type Handle = (&'static str, Box<dyn Any>);
+type Handle = (&'static str, Box<dyn Any + Send>);
 
 /// A listener, an established pair with untaken events, a client whose request is undecided, and
 /// one whose request was not taken.
@@ -61,6 +80,10 @@ fn any_order() -> Outcome {
     let mut state = 12345_u64;
     for round in 0..rounds(30, 300) {
         let mut handles = handles()?;
+        if round % 3 == 2 {
+            at_once(handles)?;
+            continue;
+        }
         while !handles.is_empty() {
             // A linear congruence is random enough to choose who goes next.
             state = state
@@ -74,6 +97,42 @@ fn any_order() -> Outcome {
         }
         if round % 10 == 9 {
             baseline.check()?;
+        }
+    }
+    Ok(())
+}
+
+/// Drops each in a thread of its own, all at the same time.
+fn at_once(handles: Vec<Handle>) -> Outcome {
+    let barrier = Barrier::new(handles.len());
+    let start = Instant::now();
+    thread::scope(|scope| {
+        for (_, handle) in handles {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                barrier.wait();
+                drop(handle);
+            });
+        }
+    });
+    let took = start.elapsed();
+    ensure!(took < 2 * SECOND, "dropping all at once took {took:?}");
+    Ok(())
+}
+
+fn forgets() -> Outcome {
+    for backwards in [false, true] {
+        for forgotten in 0..handles()?.len() {
+            let mut handles = handles()?;
+            let (name, handle) = handles.remove(forgotten);
+            std::mem::forget(handle);
+            if backwards {
+                handles.reverse();
+            }
+            let start = Instant::now();
+            drop(handles);
+            let took = start.elapsed();
+            ensure!(took < SECOND, "without {name} the drops took {took:?}");
         }
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 mod asynchronous;
 mod c_programs;
+mod cycles;
 mod datagrams;
 mod dispatcher;
 mod drops;
@@ -21,7 +22,14 @@ use std::time::Instant;
 use harness::{Outcome, Role, SECOND, Test, ensure, phase};
 
 pub(crate) fn roles() -> Vec<Role> {
-    [limits::ROLES, removal::ROLES, &faults::roles()].concat()
+    [
+        limits::ROLES,
+        removal::ROLES,
+        cycles::ROLES,
+        drops::ROLES,
+        &faults::roles(),
+    ]
+    .concat()
 }
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -36,6 +44,7 @@ pub(crate) fn tests() -> Vec<Test> {
         ports::tests(),
         options::tests(),
         rounds::tests(),
+        cycles::tests(),
         early_ends::tests(),
         removal::tests(),
         c_programs::tests(),

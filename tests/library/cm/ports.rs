@@ -273,10 +273,28 @@ fn link_local_wildcard() -> Outcome {
         return Err("no IPv6 address".into());
     };
     to.set_scope_id(local.scope_id());
+    // The interface as a name and as its number, in the forms in which people write them.
+    let hints = AddressHints::default();
+    let port = to.port().to_string();
+    for zone in [device().interface.clone(), local.scope_id().to_string()] {
+        let node = format!("{}%{zone}", to.ip());
+        let found = address_info(Some(&node), Some(&port), &hints)?;
+        let target = found.first().and_then(|info| info.target);
+        ensure_eq!(target, Some(to.into()), "the address of {node}");
+    }
+    ensure_eq!(to.to_string().parse().ok(), Some(to), "printed and read");
     let (client, _queues) = begin(to.into(), &[])?;
     let request = listener.next_request(soon())?;
     ensure_eq!(Some(request.peer_addr()), client.local_addr(), "the peer");
     ensure_eq!(request.local_addr(), Some(to.into()), "the local address");
+    let (_server_queues, qp) = Queues::new(request.context())?;
+    request.init_qp(&qp)?;
+    let server = request.accept(qp, &ConnParams::default(), &[])?;
+    client.wait_established(soon())?;
+    server.wait_established(soon())?;
+    // Both sides keep the interface, so that either can be called back.
+    ensure_eq!(client.peer_addr(), to.into(), "the server");
+    ensure_eq!(Some(server.peer_addr()), client.local_addr(), "the client");
     Ok(())
 }
 

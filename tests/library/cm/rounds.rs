@@ -77,14 +77,14 @@ fn soon() -> Deadline {
     Deadline::after(WAIT)
 }
 
-fn accept(request: Request) -> Result<(Connection, Queues), Failed> {
+pub(super) fn accept(request: Request) -> Result<(Connection, Queues), Failed> {
     let (queues, qp) = Queues::new(request.context())?;
     request.init_qp(&qp)?;
     Ok((request.accept(qp, &ConnParams::default(), &[])?, queues))
 }
 
 /// A client is served as if nothing had been.
-fn serves(listener: &Listener) -> Outcome {
+pub(super) fn serves(listener: &Listener) -> Outcome {
     let (client, _queues) = begin(listener.local_addr(), &[])?;
     let (server, _server_queues) = accept(listener.next_request(soon())?)?;
     client.wait_established(soon())?;
@@ -92,8 +92,8 @@ fn serves(listener: &Listener) -> Outcome {
     Ok(())
 }
 
-/// Accepting ends in a failure that has another reason than the deadline.
-fn fails_cleanly(round: usize, request: Request) -> Outcome {
+/// Accepting ends in a failure, which has another reason than the deadline unless `unheard` counts it.
+fn fails_cleanly(round: usize, request: Request, unheard: &mut usize) -> Outcome {
     let accepted = accept(request);
     if let Ok((server, _queues)) = &accepted {
         match server.wait_established(soon()) {
@@ -103,10 +103,21 @@ fn fails_cleanly(round: usize, request: Request) -> Outcome {
                 | Error::Unreachable { .. }
                 | Error::ConnectFailed { .. },
             ) => {}
+            // The kernel takes messages in several threads: now and then the withdrawal before the request, which is then lost.
+            Err(Error::TimedOut { .. }) => *unheard += 1,
             other => return Err(format!("round {round}: {other:?} with nobody").into()),
         }
     }
     dropped_quickly("the server's side", accepted)
+}
+
+/// That a withdrawal is lost is a rare thing.
+fn nearly_all_heard(unheard: usize, rounds: usize) -> Outcome {
+    ensure!(
+        unheard <= 1 + rounds / 20,
+        "of {rounds} clients that went {unheard} were noticed at the deadline only"
+    );
+    Ok(())
 }
 
 fn clients_that_go() -> Outcome {
@@ -114,7 +125,8 @@ fn clients_that_go() -> Outcome {
     serves(&listener)?;
     let baseline = Baseline::take()?;
     let to = listener.local_addr();
-    for round in 0..rounds(9, 200) {
+    let (rounds, mut unheard) = (rounds(9, 200), 0);
+    for round in 0..rounds {
         match round % 3 {
             // Before it has asked: the server never hears of it.
             0 => {
@@ -128,7 +140,7 @@ fn clients_that_go() -> Outcome {
             // After it has asked.
             1 => {
                 dropped_quickly("the client", begin(to, &[])?)?;
-                fails_cleanly(round, listener.next_request(soon())?)?;
+                fails_cleanly(round, listener.next_request(soon())?, &mut unheard)?;
             }
             // When it was just accepted.
             _ => {
@@ -147,6 +159,7 @@ fn clients_that_go() -> Outcome {
             }
         }
     }
+    nearly_all_heard(unheard, rounds)?;
     serves(&listener)?;
     Ok(baseline.check()?)
 }
@@ -155,16 +168,22 @@ fn client_gone() -> Outcome {
     let listener = listener()?;
     serves(&listener)?;
     let baseline = Baseline::take()?;
-    for round in 0..rounds(10, 200) {
+    let (rounds, mut unheard) = (rounds(10, 200), 0);
+    for round in 0..rounds {
         let client = begin(listener.local_addr(), &[])?;
         let request = listener.next_request(soon())?;
         dropped_quickly("the client", client)?;
+        if harness::full() {
+            // Now this side's kernel has heard of it for certain.
+            thread::sleep(SECOND / 10);
+        }
         if round % 2 == 0 {
             request.reject(b"too late")?;
         } else {
-            fails_cleanly(round, request)?;
+            fails_cleanly(round, request, &mut unheard)?;
         }
     }
+    nearly_all_heard(unheard, rounds)?;
     serves(&listener)?;
     Ok(baseline.check()?)
 }

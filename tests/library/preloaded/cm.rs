@@ -3,11 +3,13 @@
 use harness::{
     Baseline, Need, Outcome, Pair, Role, Test, WAIT, ensure, ensure_eq, listen, rounds, test,
 };
-use rpma::cm::EventKind;
+use rpma::cm::verbs::ErrorKind as VerbsErrorKind;
+use rpma::cm::{ConnParams, ConnectOptions, Deadline, Error, EventKind, Resolving};
 use rpma::{ConnectionRequest, ErrorKind, PrivateData};
 
 use super::stage::{NEWS, Stage};
 use super::{Fault, child};
+use crate::raw::{Queues, RawPair, begin, listener};
 
 pub(super) fn tests() -> Vec<Test> {
     vec![
@@ -26,6 +28,12 @@ pub(super) fn tests() -> Vec<Test> {
             &[Need::Device, Need::C],
             || child("events", ""),
         ),
+        test(
+            "an_option_or_an_acceptance_that_the_kernel_refuses_is_told_in_full_and_ends_nothing",
+            &[Need::Device, Need::C],
+            || child("told_in_full", ""),
+        )
+        .long(),
     ]
 }
 
@@ -33,6 +41,7 @@ pub(super) const ROLES: &[Role] = &[
     ("failing_rejection", failing_rejection),
     ("refusals", refusals),
     ("events", events),
+    ("told_in_full", told_in_full),
 ];
 
 fn failing_rejection() -> Outcome {
@@ -92,7 +101,8 @@ fn refusals() -> Outcome {
             (EventKind::ADDR_RESOLVED, EventKind::ADDR_ERROR),
             (EventKind::ROUTE_RESOLVED, EventKind::ROUTE_ERROR),
         ] {
-            fault.rewrite(from, to, -libc::ETIMEDOUT)?;
+            // After another errno, ETIMEDOUT, the address is asked for again, which this kernel has found already.
+            fault.rewrite(from, to, -libc::EHOSTUNREACH)?;
             let error = connect(nobody).err().ok_or("resolved")?;
             ensure_eq!(error.kind(), ErrorKind::NoSuchAddress, "{error}");
         }
@@ -169,5 +179,82 @@ fn events() -> Outcome {
         stage.works()?;
     }
     drop(stage);
+    fault.balanced()
+}
+
+fn told_in_full() -> Outcome {
+    let fault = Fault::find()?;
+    let listener = listener()?;
+    let to = listener.local_addr();
+    let soon = || Deadline::after(WAIT);
+
+    // What the kernel does not know is told as unsupported, what it does not take by its errno; the attempt goes on.
+    for (errno, unsupported) in [(libc::ENOSYS, true), (libc::EINVAL, false)] {
+        let resolving = Resolving::start(to, &ConnectOptions::default(), soon())?;
+        fault.arm("rdma_set_option", 1, errno)?;
+        let error = resolving.set_ack_timeout(14).err().ok_or("set")?;
+        ensure_eq!(fault.hits(), 1, "options asked for");
+        let text = error.to_string();
+        ensure!(
+            text.contains("option ack timeout") && text.contains(&format!("errno {errno}")),
+            "{text}"
+        );
+        ensure!(
+            matches!(&error, Error::Call(call)
+                if (call.kind() == VerbsErrorKind::Unsupported) == unsupported),
+            "{error:?}"
+        );
+        drop(resolving.wait()?);
+    }
+    // Without a wish nothing is asked.
+    fault.arm("rdma_set_option", 1, libc::ENOSYS)?;
+    drop(RawPair::new()?);
+    ensure_eq!(fault.hits(), 0, "options asked for that nobody wished");
+
+    let (client, _queues) = begin(to, &[])?;
+    let request = listener.next_request(soon())?;
+    let (_server_queues, qp) = Queues::new(request.context())?;
+    request.init_qp(&qp)?;
+    let number = qp.number();
+    fault.arm("rdma_accept", 1, libc::EINVAL)?;
+    let accepted = request.accept(qp, &ConnParams::default(), &[]);
+    let server_says = accepted.err().ok_or("accepted")?.to_string();
+    let from = client.local_addr().ok_or("no local address")?;
+    let client_says = client.wait_established(soon()).err().ok_or("connected")?;
+    let client_says = client_says.to_string();
+    for (text, parts) in [
+        (
+            server_says,
+            [
+                "rdma_accept".to_owned(),
+                "errno 22".to_owned(),
+                format!("peer {from}"),
+                format!("local address {to}"),
+                format!("queue pair {number}"),
+            ],
+        ),
+        (
+            client_says,
+            [
+                "event rejected".to_owned(),
+                "by the application (28)".to_owned(),
+                to.to_string(),
+                String::new(),
+                String::new(),
+            ],
+        ),
+    ] {
+        for part in &parts {
+            ensure!(text.contains(part), "no {part:?} in: {text}");
+        }
+        ensure!(!text.contains('\n'), "more than a line: {text}");
+    }
+    fault.arm("", 0, 0)?;
+    drop(RawPair::at(
+        &listener,
+        &ConnectOptions::default(),
+        &ConnParams::default(),
+    )?);
+    drop((client, listener));
     fault.balanced()
 }
