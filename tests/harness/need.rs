@@ -33,6 +33,8 @@ pub enum Need {
     Librpma,
     /// A librpma that lets the device flush, in the folder [`NATIVE_LIBRPMA`]: the guest with newer libraries has one.
     NativeLibrpma,
+    /// The example programs of librpma, built from its source package. Tests that need them are left out where they are not.
+    CExamples,
     /// A program found through `PATH`.
     Tool(&'static str),
 }
@@ -62,6 +64,12 @@ impl Need {
                     (!library.exists()).then(|| format!("librpma 1.3 as {}", library.display()));
                 missing.or_else(|| Self::Librpma.missing())
             }
+            Self::CExamples => c::examples().is_none().then(|| {
+                format!(
+                    "the example programs of librpma ({} names no folder of them)",
+                    c::EXAMPLES
+                )
+            }),
             Self::Tool(name) => {
                 (!in_path(name)).then(|| format!("the program {name}{}", package(name)))
             }

@@ -155,9 +155,11 @@ impl Test {
         self
     }
 
-    /// Whether the second machine is there, if it is needed: another run holds those tests.
-    fn has_its_hosts(&self) -> bool {
-        !self.needs.contains(&Need::SecondHost) || Need::SecondHost.missing().is_none()
+    /// Whether what only some runs have is there, if it is needed: the second machine, and the examples of librpma.
+    fn is_of_this_run(&self) -> bool {
+        [Need::SecondHost, Need::CExamples]
+            .iter()
+            .all(|need| !self.needs.contains(need) || need.missing().is_none())
     }
 
     fn trial(self, require_all: bool) -> Trial {
@@ -227,7 +229,7 @@ pub fn run(tests: Vec<Test>, roles: &[Role]) -> ExitCode {
     };
     let tests: Vec<Test> = tests
         .into_iter()
-        .filter(|test| (full() || !test.long) && native.takes(test) && test.has_its_hosts())
+        .filter(|test| (full() || !test.long) && native.takes(test) && test.is_of_this_run())
         .collect();
     let require_all = is_set("RPMA_REQUIRE_ALL");
     if !arguments.list {

@@ -12,6 +12,7 @@ mod program;
 mod refusals;
 mod release;
 mod rounds;
+mod rpma_examples;
 mod user;
 mod waiting;
 
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
     tests.extend(examples::tests());
     tests.extend(pingpong::tests());
     tests.extend(cmtime::tests());
+    tests.extend(rpma_examples::tests());
     let code = harness::run(tests, &[]);
     program::remove_copies();
     code
