@@ -91,6 +91,8 @@ pub struct SharedReceiveQueue(Arc<Inner>);
 
 struct Inner {
     srq: verbs::SharedReceiveQueue,
+    /// Receives that were asked for; the device may take more.
+    asked: u32,
     rcq: Option<CompletionQueue>,
     peer: Peer,
     domain: usize,
@@ -120,6 +122,7 @@ impl SharedReceiveQueue {
         };
         Ok(Self(Arc::new(Inner {
             srq,
+            asked: config.rq_size,
             rcq,
             peer: peer.clone(),
             domain: peer.domain_identity(),
@@ -152,6 +155,11 @@ impl SharedReceiveQueue {
     /// How many receives can be posted at once, as granted.
     pub fn rq_size(&self) -> u32 {
         self.0.srq.max_wr()
+    }
+
+    /// How many receives were asked for.
+    pub(crate) fn asked_rq_size(&self) -> u32 {
+        self.0.asked
     }
 
     /// Asks for an event of the device, once, when fewer than `limit` receives are left; 0 asks for none. It comes to

@@ -157,7 +157,11 @@ impl Plan {
                  CompletionChannel instead of asking for a shared one",
             );
         }
-        let receives = srq.map_or_else(|| config.rq_size(), SharedReceiveQueue::rq_size);
+        let sends = (config.sq_size(), config.sq_size());
+        let receives = srq.map_or_else(
+            || (config.rq_size(), config.rq_size()),
+            |srq| (srq.asked_rq_size(), srq.rq_size()),
+        );
         let receive = match config.rcq() {
             _ if with_srq => None,
             Some(rcq) => Some(Source::Given(rcq.clone())),
@@ -172,8 +176,8 @@ impl Plan {
             Some(cq) => Source::Given(cq.clone()),
             None => {
                 let parts = match &receive {
-                    None if !with_srq => &[config.sq_size(), receives][..],
-                    _ => &[config.sq_size()],
+                    None if !with_srq => &[sends, receives][..],
+                    _ => &[sends],
                 };
                 let asked = config.asks_for_cq_size().then(|| config.cq_size());
                 Source::Made(Size::new("a completion queue", asked, parts, config)?)
@@ -201,18 +205,19 @@ struct Size {
 }
 
 impl Size {
-    /// What is `asked` for, or derived from the queues whose requests complete here.
+    /// What is `asked` for, or derived from the queues whose requests complete here: `parts` says of each what it was asked to
+    /// take, and what it takes. Only the first is the caller's choice, and refused where it does not fit.
     fn new(
         what: &str,
         asked: Option<u32>,
-        parts: &[u32],
+        parts: &[(u32, u32)],
         config: &ConnectionConfig,
     ) -> Result<Self, Error> {
-        let sum = |part: fn(u32) -> u32| {
+        let sum = |part: fn((u32, u32)) -> u32| {
             let parts = parts.iter().copied().map(part);
             parts.fold(0, u32::saturating_add)
         };
-        let needed = sum(|depth| depth);
+        let needed = sum(|(asked, _)| asked);
         match asked {
             Some(entries) if config.allow_overrun() => Ok(Self {
                 asked: entries,
@@ -223,7 +228,7 @@ impl Size {
             ))),
             _ => Ok(Self {
                 asked: asked.unwrap_or(0),
-                room: sum(ring),
+                room: sum(|(_, granted)| ring(granted)),
             }),
         }
     }
@@ -261,5 +266,15 @@ mod tests {
             assert_eq!(ring(asked), slots, "{asked}");
         }
         assert_eq!(ring(u32::MAX), u32::MAX);
+    }
+
+    #[test]
+    fn what_a_device_takes_beyond_what_was_asked_makes_a_queue_larger_and_is_no_mistake() {
+        let config = ConnectionConfig::default();
+        let size = Size::new("a queue", Some(20), &[(20, 31)], &config).expect("as asked");
+        assert_eq!(size.entries(0, 1000), 32);
+        let refused = Size::new("a queue", Some(20), &[(21, 31)], &config);
+        let error = refused.err().expect("too small for what was asked");
+        assert!(error.to_string().contains("need 21"), "{error}");
     }
 }
