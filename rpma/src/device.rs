@@ -93,6 +93,8 @@ impl Device {
     /// and read. Memory that cannot be pinned, such as files of DAX file systems, can be registered
     /// with such devices only.
     ///
+    /// SoftRoCE, which says that it can since Linux 7, is not counted: it misplaces bytes.
+    ///
     /// # Errors
     /// The refused query.
     #[doc(alias = "rpma_utils_ibv_context_is_odp_capable")]

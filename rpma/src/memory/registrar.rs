@@ -7,6 +7,9 @@ use cm::verbs::{
 
 use super::Usage;
 
+/// The number that SoftRoCE gives as its vendor's, since it pages on demand.
+const SOFTROCE: u32 = 0x00ff_ffff;
+
 /// What a device can do with memory, asked once for each peer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Registrar {
@@ -37,7 +40,10 @@ impl Registrar {
         Ok(Self {
             transport: context.transport(),
             offered,
-            on_demand: paging.general.contains(OdpFlags::SUPPORT)
+            // SoftRoCE (Linux 7.3) puts what it copies at the start of the page, whatever place in it is meant: what is read is
+            // wrong, and what is written harms memory beside the region.
+            on_demand: extended.plain().vendor_id() != SOFTROCE
+                && paging.general.contains(OdpFlags::SUPPORT)
                 && paging
                     .rc
                     .contains(OdpTransportFlags::WRITE | OdpTransportFlags::READ),
