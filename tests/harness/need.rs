@@ -1,6 +1,7 @@
 //! What a test needs of the machine, decided once at start.
 
 use std::path::Path;
+use std::process::Command;
 
 use crate::{c, device};
 
@@ -35,6 +36,9 @@ pub enum Need {
     NativeLibrpma,
     /// The example programs of librpma, built from its source package. Tests that need them are left out where they are not.
     CExamples,
+    /// The C program `cmtime` as it was before it had threads, and other columns. Tests that need it are left out where there
+    /// is a later one.
+    EarlyCmtime,
     /// A program found through `PATH`.
     Tool(&'static str),
 }
@@ -70,6 +74,7 @@ impl Need {
                     c::EXAMPLES
                 )
             }),
+            Self::EarlyCmtime => cmtime_too_late(),
             Self::Tool(name) => {
                 (!in_path(name)).then(|| format!("the program {name}{}", package(name)))
             }
@@ -100,6 +105,15 @@ fn library_too_old() -> Option<String> {
         )),
         None => Some("a libibverbs whose file name tells its release".to_owned()),
     }
+}
+
+fn cmtime_too_late() -> Option<String> {
+    // It answers to what it does not know with how to use it.
+    let output = Command::new("cmtime").arg("-?").output().ok()?;
+    let usage = String::from_utf8_lossy(&output.stdout).into_owned();
+    let threads = usage.contains("-n num_threads")
+        || String::from_utf8_lossy(&output.stderr).contains("-n num_threads");
+    threads.then(|| "a cmtime without threads (rdma-core 50 or earlier)".to_owned())
 }
 
 /// The release of rdma-core by the name of the library that is loaded: `libibverbs.so.1.14.44.0` is of release 44.

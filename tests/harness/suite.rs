@@ -155,9 +155,10 @@ impl Test {
         self
     }
 
-    /// Whether what only some runs have is there, if it is needed: the second machine, and the examples of librpma.
+    /// Whether what only some runs have is there, if it is needed: the second machine, the examples of librpma,
+    /// the early cmtime.
     fn is_of_this_run(&self) -> bool {
-        [Need::SecondHost, Need::CExamples]
+        [Need::SecondHost, Need::CExamples, Need::EarlyCmtime]
             .iter()
             .all(|need| !self.needs.contains(need) || need.missing().is_none())
     }

@@ -18,15 +18,16 @@ use super::program::{LIMIT, local, test};
 
 pub(crate) fn tests() -> Vec<Test> {
     let needs = [Need::Device, Need::Tool("cmtime")];
+    let with_c = [&needs[..], &[Need::EarlyCmtime]].concat();
     vec![
         test(
             "cmtime_serves_itself_and_the_c_program_and_prints_the_same_columns",
-            &needs,
+            &with_c,
             same_columns,
         ),
         test(
             "cmtime_measures_against_a_c_server_from_an_address_of_its_choice",
-            &needs,
+            &with_c,
             against_a_c_server,
         ),
         test(

@@ -2,7 +2,7 @@
 //! of the same name, in the tests of the tools.
 
 use harness::{
-    Child, Failed, Outcome, Test, WAIT, device, ensure, ensure_eq, free_rdma_port, test,
+    Child, Failed, Need, Outcome, Test, WAIT, device, ensure, ensure_eq, free_rdma_port, test,
     wait_for_rdma_listener,
 };
 use rpma::cm::{ConnParams, ConnectionEvent, Deadline, Dispatcher, ListenOptions};
@@ -11,7 +11,7 @@ use super::{address, asks_for_the_usual, ended, needs, start};
 use crate::raw::{Queues, begin, listener};
 
 pub(crate) fn tests() -> Vec<Test> {
-    let needs = needs("cmtime");
+    let needs = [&needs("cmtime")[..], &[Need::EarlyCmtime]].concat();
     vec![
         test(
             "a_cmtime_client_is_served_by_a_dispatcher_on_all_connections",
