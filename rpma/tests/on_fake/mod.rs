@@ -12,6 +12,7 @@ mod forked;
 mod gpspm;
 mod logging;
 mod memory;
+mod native;
 mod operations;
 mod queues;
 mod regions;

@@ -355,6 +355,81 @@ fn a_flush_needs_the_regions_usage_and_for_persistence_the_peers_word() {
 }
 
 #[test]
+fn atomics_give_back_what_was_there() {
+    let fake = control::session();
+    let pair = Pair::new().expect("a connection");
+    let regions = Regions::new(&pair, 64).expect("regions");
+    let client = &pair.client;
+    let value = |region: &LocalRegion, at| {
+        let mut bytes = [0; 8];
+        region.load(at, &mut bytes).expect("load");
+        u64::from_ne_bytes(bytes)
+    };
+    regions
+        .server
+        .store(8, &5_u64.to_ne_bytes())
+        .expect("store");
+    let at = regions.of_server.span(8..16).expect("inside");
+    let result = regions.client.span(24..32).expect("inside");
+    client
+        .fetch_add(result, at, 37, Signal::Always, 1)
+        .expect("posted");
+    assert_eq!(completed(client.cq()).opcode(), Some(Opcode::FETCH_ADD));
+    assert_eq!(
+        (value(&regions.client, 24), value(&regions.server, 8)),
+        (5, 42)
+    );
+    for (compare, new, found, left) in [(41, 1, 42, 42), (42, 7, 42, 7)] {
+        client
+            .compare_swap(result, at, compare, new, Signal::Always, 2)
+            .expect("posted");
+        assert_eq!(completed(client.cq()).opcode(), Some(Opcode::COMP_SWAP));
+        assert_eq!(
+            (value(&regions.client, 24), value(&regions.server, 8)),
+            (found, left)
+        );
+    }
+
+    let before = taken(&fake);
+    let add = |result, at| {
+        let error = client.fetch_add(result, at, 1, Signal::Always, 3);
+        let swap = client.compare_swap(result, at, 1, 2, Signal::Always, 3);
+        assert_eq!(
+            swap.expect_err("refused").kind(),
+            ErrorKind::InvalidArgument
+        );
+        error.expect_err("refused")
+    };
+    for range in [4..12, 8..12, 8..24] {
+        let error = add(result, regions.of_server.span(range).expect("inside"));
+        assert!(matches!(error, Error::NotOneWord { .. }), "{error}");
+    }
+    let short = regions.client.span(..4).expect("inside");
+    let error = add(short, at);
+    assert!(matches!(error, Error::LengthMismatch { .. }), "{error}");
+    for usage in [
+        Usage::READ_SRC,
+        Usage::WRITE_DST,
+        Usage::all() - Usage::WRITE_DST,
+    ] {
+        let mut descriptor = regions.server.descriptor();
+        descriptor[20] = usage.bits();
+        let remote = RemoteRegion::from_descriptor(&descriptor).expect("a region");
+        let error = add(result, remote.span(8..16).expect("inside"));
+        let text = error.to_string();
+        assert!(text.contains("READ_SRC | WRITE_DST"), "{text}");
+    }
+    let source = LocalRegion::alloc(&pair.client_peer, 8, Usage::WRITE_SRC).expect("a region");
+    let error = add(source.as_span(), at);
+    assert!(matches!(error, Error::UsageForbids { .. }), "{error}");
+    let error = add(regions.server.span(..8).expect("inside"), at);
+    assert!(matches!(error, Error::WrongPeer), "{error}");
+    assert_eq!(taken(&fake), before);
+    drop((pair, regions, source));
+    fake.finish();
+}
+
+#[test]
 fn a_receive_for_a_connection_with_a_shared_receive_queue_is_refused_by_name() {
     let fake = control::session();
     let pair = Pair::new().expect("a connection");

@@ -13,6 +13,8 @@ mod forked;
 mod loops;
 mod lost_confirmation;
 mod memory;
+mod native;
+mod operations;
 mod processes;
 mod queues;
 mod quiet;
@@ -27,6 +29,8 @@ use harness::{Role, Test};
 pub(crate) fn tests() -> Vec<Test> {
     [
         transfer::tests(),
+        operations::tests(),
+        native::tests(),
         refused::tests(),
         queues::tests(),
         combinations::tests(),
