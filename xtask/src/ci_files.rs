@@ -157,6 +157,7 @@ fn a_run_of_the_checks_leaves_no_vm_behind() {
     for stop in [
         "cargo xtask vm stop",
         "cargo xtask vm --guest debian13 stop",
+        "cargo xtask vm --guest debian13-backports stop",
     ] {
         assert!(read(".ci/run").contains(stop), ".ci/run lacks: {stop}");
         let scripts = scripts(&workflow("nightly.yml"));

@@ -16,7 +16,7 @@ Environment:
   RDMA_RUST_DEVICE            where the device is taken from: auto (default), host, vm
   RDMA_RUST_VM_CACHE          folder of kernels, logs and VM state (default: $XDG_CACHE_HOME/rdma-rust-vm or ~/.cache/rdma-rust-vm)
   RDMA_RUST_VM_NAME           name of the VM, for several beside each other (default: default, or the guest's name)
-  RDMA_RUST_VM_GUEST          what the VM runs, as --guest takes it: host (default), debian13, sid
+  RDMA_RUST_VM_GUEST          what the VM runs, as --guest takes it: host (default), debian13, debian13-backports, sid
   RDMA_RUST_VM_ACCEL          auto (default: KVM where a real kernel boots under it), kvm, tcg
   RDMA_RUST_VM_MEM            guest memory as QEMU takes it (default: 2G)
   RDMA_RUST_VM_SMP            guest processors (default: 2)
@@ -50,7 +50,8 @@ enum Command {
         #[arg(long, global = true)]
         name: Option<String>,
         /// What the VM runs over the host's root: "host", this distribution's own kernel, or "debian13", kernel 6.12 and
-        /// rdma-core 56 of Debian 13, neither of them installed here, or "sid", the newest of both that Debian has (default:
+        /// rdma-core 56 of Debian 13, neither of them installed here, or "debian13-backports", those libraries with the newest
+        /// kernel made for Debian 13, or "sid", the newest of both that Debian has (default:
         /// RDMA_RUST_VM_GUEST or "host")
         #[arg(long, global = true)]
         guest: Option<String>,

@@ -70,7 +70,7 @@ fn without_colours(line: &str) -> String {
 }
 
 /// The steps, as `minimum-tests.txt` names them.
-const STEPS: [&str; 10] = [
+const STEPS: [&str; 12] = [
     "host",
     "headers",
     "fake",
@@ -81,6 +81,8 @@ const STEPS: [&str; 10] = [
     "guest",
     "iwarp",
     "pmem",
+    "guest-full",
+    "newest",
 ];
 
 /// The fewest tests that each step must have run.
@@ -185,17 +187,17 @@ mod tests {
 
     #[test]
     fn the_minimum_is_read_with_comments_and_refused_when_broken() {
-        let good = "# why\nhost = 12 # unit tests\nheaders=6\nfake=1\nasan=2\nmiri=3\ninstructions=7\n\ndevice=4\nguest=5\niwarp=8\npmem=9\n";
+        let good = "# why\nhost = 12 # unit tests\nheaders=6\nfake=1\nasan=2\nmiri=3\ninstructions=7\n\ndevice=4\nguest=5\niwarp=8\npmem=9\nguest-full=10\nnewest=11\n";
         let minimum = Minimum::parse(good).unwrap();
         assert_eq!(
             STEPS.map(|step| minimum.of(step)),
-            [12, 6, 1, 2, 3, 7, 4, 5, 8, 9]
+            [12, 6, 1, 2, 3, 7, 4, 5, 8, 9, 10, 11]
         );
         for bad in [
             "",
             "host=1\nfake=1\ndevice=2",
             &good.replace("miri=3", "miri=x"),
-            &good.replace("guest=5", ""),
+            &good.replace("guest=5\n", ""),
             &format!("{good}other=3"),
             &format!("{good}host"),
         ] {

@@ -5,6 +5,7 @@
 mod count;
 mod counted;
 mod fuzz;
+mod guests;
 mod hosts;
 mod iwarp;
 mod pmem;
@@ -112,9 +113,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         outcomes.push(("pmem", pmem::pmem(options)?));
     }
     outcomes.push(("device", steps::device(options, &place)?));
-    if steps::guest_has_tests(options)? {
-        outcomes.push(("guest", steps::guest(options)?));
-    }
+    outcomes.extend(guests::guests(options)?);
     if hosts::wanted(options) {
         outcomes.push(("hosts", hosts::hosts(options)?));
     }

@@ -36,7 +36,7 @@ const SLOW_UNDER_MIRI: &str = "--skip failing --skip each_call --skip errno --sk
                                gives_the_access_it_was_bound_for";
 
 /// The guest with newer kernel and libraries.
-const GUEST: &str = "debian13";
+pub(super) const GUEST: &str = "debian13";
 
 /// The guest whose headers are the newest that there are.
 const NEWEST: &str = "sid";
@@ -45,9 +45,8 @@ const NEWEST: &str = "sid";
 const WITH_HEADERS: &str = "--package rdma-core-sys --test complete --test constants --test inlines --test layout --test \
                             parity --test signatures";
 
-/// What the test programs are told of the tests of what only newer kernels and libraries have.
+/// What the test programs are told where the tests of what only newer kernels and libraries have are held elsewhere.
 const NATIVE_ELSEWHERE: (&str, &str) = ("RPMA_TEST_NATIVE", "elsewhere");
-const NATIVE_ONLY: (&str, &str) = ("RPMA_TEST_NATIVE", "only");
 
 /// The pure tests of all crates.
 pub(super) fn host(options: &Options) -> Result<Outcome> {
@@ -203,58 +202,6 @@ pub(super) fn device(options: &Options, place: &Place) -> Result<Outcome> {
     )
 }
 
-/// Whether there are tests for the guest: with a filter that is not known.
-///
-/// # Errors
-/// When the tests cannot be listed.
-pub(super) fn guest_has_tests(options: &Options) -> Result<bool> {
-    if options.filter.is_none() || options.full {
-        return Ok(true);
-    }
-    // Listing needs no device.
-    let listed = process::capture_within(
-        Command::new(cargo())
-            .args(words("test", GUEST_TESTS, options, "--list"))
-            .env("CARGO_TARGET_DIR", workspace::target_dir())
-            .env(NATIVE_ONLY.0, NATIVE_ONLY.1)
-            .current_dir(workspace::root()),
-        options.deadline,
-    )?;
-    Ok(listed.lines().any(|line| line.ends_with(": test")))
-}
-
-const GUEST_TESTS: &str = "--package tests --test library --test tools";
-
-/// The tests of what only newer kernels and libraries have, in a guest that has them; with the long tests all others too.
-pub(super) fn guest(options: &Options) -> Result<Outcome> {
-    let config = vm::Config::from_environment(None, Some(GUEST.to_owned()))?;
-    if let Err(error) = vm::fetch(&config) {
-        return Ok(Outcome::missing(error));
-    }
-    if let Err(error) = vm::start(&config) {
-        return Ok(Outcome::failed(format!("guest: {error}")));
-    }
-    let runner = vm::copy_of_this_program(&config.folder.join("runner"))?;
-    let words = ["vm", "--guest", GUEST, "--name", &config.name, "exec", "--"];
-    let runner: Vec<OsString> = std::iter::once(runner.into_os_string())
-        .chain(words.iter().map(OsString::from))
-        .collect();
-    let through = runner_setting(&runner)?;
-    let native = if options.full {
-        ("RPMA_TEST_NATIVE", "")
-    } else {
-        NATIVE_ONLY
-    };
-    on_device(
-        "guest",
-        options,
-        GUEST_TESTS,
-        &through,
-        vm::DEVICE_ADDRESS,
-        native,
-    )
-}
-
 /// Whether the lengths of paths are to be compared: they have the words in their names.
 pub(super) fn compares_paths(options: &Options) -> bool {
     let filter = options.filter.as_deref();
@@ -332,7 +279,7 @@ pub(super) fn plain(what: &str, options: &Options) -> (Command, Vec<String>) {
 }
 
 /// The words of a run of tests: `how` to run `what`, and words for the tests themselves.
-fn words(how: &str, what: &str, options: &Options, for_tests: &str) -> Vec<String> {
+pub(super) fn words(how: &str, what: &str, options: &Options, for_tests: &str) -> Vec<String> {
     let mut words: Vec<&str> = how.split(' ').collect();
     words.push("--no-fail-fast");
     words.extend(what.split(' '));

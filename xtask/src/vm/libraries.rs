@@ -84,7 +84,7 @@ pub(crate) fn obtain(config: &Config) -> Result<Option<Libraries>> {
             "the guest's libraries cannot be laid over this root, where /lib is no link to usr/lib; use the guest 'host'",
         ));
     }
-    let apt = Apt::of(&config.system, &config.cache)?;
+    let apt = Apt::of(config.system.of_libraries(), &config.cache)?;
     let mut packages = versions(&apt, &PACKAGES)?;
     packages.extend(versions(&apt, &[LIBRPMA]).unwrap_or_default());
     let libc = versions(&apt, &[LIBC, LIBC_SYMBOLS])?;
@@ -118,7 +118,7 @@ fn folder_of(config: &Config, packages: &[(String, String)]) -> PathBuf {
         .flat_map(|(name, version)| [name.as_bytes(), version.as_bytes()]);
     let name = format!(
         "{}-{:08x}",
-        config.system.vm_name(),
+        config.system.of_libraries().vm_name(),
         workspace::fingerprint(texts) & 0xffff_ffff
     );
     config.cache.join("libraries").join(name)

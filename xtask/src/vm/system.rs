@@ -12,14 +12,17 @@ pub(crate) enum System {
     Suite(String),
     /// Debian 13: kernel 6.12 and rdma-core 56.
     Debian13,
+    /// The same libraries, and the newest kernel made for Debian 13: 7.3 and later.
+    Debian13Backports,
     /// Debian's newest kernel and rdma-core, whichever they are today.
     Sid,
 }
 
 /// The named guests, as `--guest` takes them.
-const NAMED: [(&str, System); 3] = [
+const NAMED: [(&str, System); 4] = [
     ("host", System::Host),
     ("debian13", System::Debian13),
+    ("debian13-backports", System::Debian13Backports),
     ("sid", System::Sid),
 ];
 
@@ -53,23 +56,33 @@ impl System {
         match self {
             Self::Host | Self::Suite(_) => "default",
             Self::Debian13 => "debian13",
+            Self::Debian13Backports => "debian13-backports",
             Self::Sid => "sid",
         }
     }
 
-    /// The suite that its packages come from, if not those that this system is set up with.
+    /// The suite that its kernel comes from, if not those that this system is set up with.
     pub(crate) fn suite(&self) -> Option<&str> {
         match self {
             Self::Host => None,
             Self::Suite(suite) => Some(suite),
             Self::Debian13 => Some("trixie"),
+            Self::Debian13Backports => Some("trixie-backports"),
             Self::Sid => Some("sid"),
         }
     }
 
     /// Whether its packages are Debian's, whatever this machine's distribution is.
     pub(crate) fn is_debian(&self) -> bool {
-        matches!(self, Self::Debian13 | Self::Sid)
+        matches!(self, Self::Debian13 | Self::Debian13Backports | Self::Sid)
+    }
+
+    /// The system whose libraries it has: backports hold no libraries of their own.
+    pub(crate) fn of_libraries(&self) -> &Self {
+        match self {
+            Self::Debian13Backports => &Self::Debian13,
+            other => other,
+        }
     }
 }
 
@@ -82,7 +95,11 @@ mod tests {
         let choose = |guest, suite: Option<&str>| System::choose(guest, suite.map(str::to_owned));
         assert_eq!(choose(None, None).unwrap(), System::Host);
         assert_eq!(choose(Some("debian13"), None).unwrap(), System::Debian13);
+        let newer = choose(Some("debian13-backports"), None).unwrap();
+        assert_eq!(newer.suite(), Some("trixie-backports"));
+        assert_eq!(newer.of_libraries(), &System::Debian13);
         let suite = choose(Some("host"), Some("bookworm-backports")).unwrap();
+        assert_eq!(suite.of_libraries(), &suite);
         assert_eq!(suite.suite(), Some("bookworm-backports"));
         assert!(!suite.is_debian(), "a suite of this machine's distribution");
     }
@@ -93,7 +110,8 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(
-            error.contains("'debian14'") && error.ends_with("host, debian13, sid"),
+            error.contains("'debian14'")
+                && error.ends_with("host, debian13, debian13-backports, sid"),
             "{error}"
         );
         let error = System::choose(Some("debian13"), Some("sid".to_owned()))
