@@ -10,6 +10,8 @@ use rpma::{
     RemoteRegion, Signal, Usage,
 };
 
+use super::dice::Dice;
+
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         test(
@@ -23,19 +25,6 @@ pub(crate) fn tests() -> Vec<Test> {
 
 /// Anything, with a name.
 type Handle = (&'static str, Box<dyn Any>);
-
-/// Numbers that look random.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, below: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).unwrap_or(0) % below
-    }
-}
 
 /// A listener, a pair with long transfers, sends and receives under way, and two connections that
 /// are half made: one whose request is undecided, one whose request was not taken.
@@ -103,7 +92,7 @@ fn any_order() -> Outcome {
 }
 
 fn one_thread(seed: u64) -> Result<(), String> {
-    let mut dice = Dice(seed * 7919 + 1);
+    let mut dice = Dice::new(seed);
     for round in 0..rounds(2, 60) {
         rounds_of(&mut dice).map_err(|failed| {
             let text = failed.message().unwrap_or_default();

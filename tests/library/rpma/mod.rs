@@ -4,8 +4,10 @@ mod c_peers;
 mod combinations;
 mod connecting;
 mod descriptors;
+mod dice;
 mod dropped;
 mod ending;
+mod event_loops;
 mod everything_at_once;
 mod faults;
 mod flushing;
@@ -41,6 +43,7 @@ pub(crate) fn tests() -> Vec<Test> {
         dropped::tests(),
         ending::tests(),
         faults::tests(),
+        event_loops::tests(),
         forked::tests(),
         c_peers::tests(),
         descriptors::tests(),

@@ -1,5 +1,6 @@
 //! Faults in the middle of each operation: each ends with an error that says why, in time, and nothing half done is reported as done.
 
+mod disconnect;
 mod peers;
 mod removal;
 mod traffic;
@@ -15,14 +16,19 @@ use rpma::{
 use traffic::{Active, Operation, Passive};
 
 pub(super) fn tests() -> Vec<Test> {
-    [wire::tests(), peers::tests(), removal::tests()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        wire::tests(),
+        peers::tests(),
+        removal::tests(),
+        disconnect::tests(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 pub(super) fn roles() -> Vec<Role> {
-    [wire::ROLES, peers::ROLES, removal::ROLES].concat()
+    [wire::ROLES, peers::ROLES, removal::ROLES, disconnect::ROLES].concat()
 }
 
 /// By when an operation has ended, with the default settings.
