@@ -93,11 +93,13 @@ impl Peer {
     }
 
     /// What tells this peer's spans from those of others. Never dereferenced.
+    #[inline]
     pub(crate) fn domain_identity(&self) -> usize {
         self.0.domain.as_raw() as usize
     }
 
     /// Where a flush of at least `len` bytes reads to.
+    #[inline]
     pub(crate) fn flush_sge(&self, len: u32) -> Sge {
         let registration = self.0.flush.registration();
         Sge::new(self.0.flush.as_ptr() as u64, len, registration.lkey())

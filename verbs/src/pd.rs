@@ -108,6 +108,7 @@ impl ProtectionDomain {
     }
 
     /// The C domain, for calls that this crate does not have. It must not be freed.
+    #[inline]
     pub fn as_raw(&self) -> *mut sys::ibv_pd {
         self.0.raw()
     }

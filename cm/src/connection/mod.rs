@@ -134,6 +134,7 @@ impl<S: EventSource> Connection<S> {
     }
 
     /// Where it stands, as far as the events taken tell.
+    #[inline]
     pub fn state(&self) -> ConnectionState {
         self.state.get()
     }

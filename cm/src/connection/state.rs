@@ -23,6 +23,7 @@ impl State {
         Self(AtomicU8::new(ConnectionState::Connecting as u8))
     }
 
+    #[inline]
     pub(super) fn get(&self) -> ConnectionState {
         match self.0.load(Ordering::Acquire) {
             0 => ConnectionState::Connecting,

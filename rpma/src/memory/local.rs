@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
 
-use cm::verbs::AccessFlags;
+use cm::verbs::{AccessFlags, LocalKey};
 
 use super::Usage;
 use super::descriptor::{self, Descriptor};
@@ -36,6 +36,11 @@ pub struct LocalRegion {
     pinned: Pinned,
     usage: Usage,
     peer: Peer,
+    // What spans are made of, at hand: they are made for each operation.
+    addr: u64,
+    len: u64,
+    lkey: LocalKey,
+    domain: usize,
 }
 
 impl LocalRegion {
@@ -44,7 +49,12 @@ impl LocalRegion {
     pub const DESCRIPTOR_SIZE: usize = descriptor::SIZE;
 
     pub(super) fn new(peer: &Peer, pinned: Pinned, usage: Usage) -> Self {
+        let registration = pinned.registration();
         Self {
+            addr: registration.iova(),
+            len: pinned.mapping().len() as u64,
+            lkey: registration.lkey(),
+            domain: peer.domain_identity(),
             pinned,
             usage,
             peer: peer.clone(),
@@ -126,8 +136,9 @@ impl LocalRegion {
     ///
     /// # Errors
     /// [`Error::OutOfBounds`].
+    #[inline]
     pub fn span(&self, range: impl RangeBounds<u64>) -> Result<Span<'_>, Error> {
-        let (offset, len) = resolve(range, self.len() as u64, "local region")?;
+        let (offset, len) = resolve(range, self.len, "local region")?;
         let whole = self.as_span();
         Ok(Span {
             addr: whole.addr + offset,
@@ -137,14 +148,14 @@ impl LocalRegion {
     }
 
     /// All of it, to post with.
+    #[inline]
     pub fn as_span(&self) -> Span<'_> {
-        let registration = self.pinned.registration();
         Span {
-            addr: registration.iova(),
-            len: self.len() as u64,
-            lkey: registration.lkey(),
+            addr: self.addr,
+            len: self.len,
+            lkey: self.lkey,
             usage: self.usage,
-            domain: self.peer.domain_identity(),
+            domain: self.domain,
             region: PhantomData,
         }
     }

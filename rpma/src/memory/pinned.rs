@@ -75,6 +75,7 @@ impl Pinned {
         })
     }
 
+    #[inline]
     pub(crate) fn registration(&self) -> &MemoryRegion {
         &self.registration
     }
@@ -84,6 +85,7 @@ impl Pinned {
         self.access
     }
 
+    #[inline]
     pub(super) fn mapping(&self) -> &Mapping {
         &self.mapping
     }
@@ -95,6 +97,7 @@ impl Pinned {
         Ok(self.origin.check(operation)?)
     }
 
+    #[inline]
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.mapping.start()
     }

@@ -35,17 +35,19 @@ pub struct Span<'a> {
 
 impl Span<'_> {
     /// Number of bytes.
+    #[inline]
     pub fn len(&self) -> u64 {
         self.len
     }
 
     /// Whether it has none.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// What an operation needs to know, if `self` may be used for it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn sge(
         &self,
         operation: &'static str,
@@ -64,13 +66,15 @@ impl Span<'_> {
                 given: self.usage,
             });
         }
-        match u32::try_from(self.len) {
-            Ok(len) if len <= max => Ok(Sge::new(self.addr, len, self.lkey)),
-            _ => Err(Error::MessageTooLong {
+        if self.len > max.into() {
+            return Err(Error::MessageTooLong {
                 len: self.len,
                 max: max.into(),
-            }),
+            });
         }
+        // Not above `max`.
+        let len = u32::try_from(self.len).unwrap_or(max);
+        Ok(Sge::new(self.addr, len, self.lkey))
     }
 }
 
@@ -85,11 +89,13 @@ pub struct RemoteSpan {
 
 impl RemoteSpan {
     /// Number of bytes.
+    #[inline]
     pub fn len(&self) -> u64 {
         self.len
     }
 
     /// Whether it has none.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -105,12 +111,13 @@ impl RemoteSpan {
     }
 
     /// What the owner registered it for.
+    #[inline]
     pub fn usage(&self) -> Usage {
         self.usage
     }
 
     /// What an operation needs to know, if `self` may be used for it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn target(
         &self,
         operation: &'static str,
@@ -133,6 +140,7 @@ impl RemoteSpan {
 }
 
 /// Offset and length of `range` in a region of `size` bytes.
+#[inline]
 pub(super) fn resolve(
     range: impl RangeBounds<u64>,
     size: u64,

@@ -12,6 +12,9 @@ use std::process::ExitCode;
 // The rules for the code that is counted know the instructions of this processor only.
 #[cfg(all(rdma_fake, target_arch = "x86_64"))]
 mod counted;
+// Shared with the benchmarks of the crates above.
+#[cfg(all(rdma_fake, target_arch = "x86_64"))]
+mod harness;
 
 #[cfg(all(rdma_fake, target_arch = "x86_64"))]
 fn main() -> ExitCode {

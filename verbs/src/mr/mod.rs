@@ -201,6 +201,7 @@ impl MemoryRegion {
     }
 
     /// The key for this side's requests.
+    #[inline]
     pub fn lkey(&self) -> LocalKey {
         // SAFETY: the region is live; the key is written once, at registration.
         LocalKey(unsafe { (*self.owned.raw()).lkey })
@@ -219,6 +220,7 @@ impl MemoryRegion {
     }
 
     /// The address by which requests of either side name the first byte.
+    #[inline]
     pub fn iova(&self) -> u64 {
         self.iova
     }

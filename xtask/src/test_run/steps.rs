@@ -112,7 +112,7 @@ pub(super) fn counts_instructions(options: &Options) -> bool {
 
 /// What posting and polling on the fake device cost, in instructions, as those who use it build it.
 pub(super) fn instructions(options: &Options) -> Result<Outcome> {
-    let what = "--package verbs --bench instructions";
+    let what = "--package verbs --package rpma --bench instructions";
     let mut variables = fake_variables("fake", "");
     // What it needs was installed in the beginning.
     variables.push(variable("RPMA_REQUIRE_ALL", "1"));

@@ -266,7 +266,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Adds an operation whose data is `sges`.
-    #[inline]
+    #[inline(always)]
     fn add(
         &mut self,
         request: SendRequest<'_>,
@@ -297,6 +297,7 @@ impl<'a> Batch<'a> {
             signal,
             what,
         });
+        // What data it has now is borrowed for this call only.
         self.requests[self.len].write(request.with_sges(&[]));
         self.len += 1;
         self.spans += sges.len();

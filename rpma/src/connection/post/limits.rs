@@ -53,6 +53,8 @@ pub(crate) struct Run {
     now: Cell<u32>,
     /// Operations that the send queue takes.
     size: u32,
+    /// The longest run: one slot is kept for the operation that ends it.
+    most: u32,
 }
 
 impl Run {
@@ -60,6 +62,7 @@ impl Run {
         Self {
             now: Cell::new(0),
             size,
+            most: size.saturating_sub(1),
         }
     }
 
@@ -85,9 +88,10 @@ impl Run {
         if signaled {
             return Ok(0);
         }
-        match run.saturating_add(1) {
-            run if run < self.size => Ok(run),
-            _ => Err(only_with_completion()),
+        if run < self.most {
+            Ok(run + 1)
+        } else {
+            Err(only_with_completion())
         }
     }
 

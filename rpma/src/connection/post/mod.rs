@@ -16,6 +16,7 @@ pub(crate) use self::source::MOST_SPANS;
 
 use self::operations::{Atomic, Sink};
 use self::source::inline_sge;
+use self::source::sealed::Data;
 use super::Connection;
 use super::queue_pair::{Native, NativeOperations};
 use crate::error::Error;
@@ -380,13 +381,12 @@ pub(super) fn post_recv<'a>(
         max_message: u32::MAX,
         ..*limits
     };
-    dst.with_sges("recv", Usage::RECV, &limits, |sges| {
-        let mut request = RecvRequest::new(op_context, sges);
-        // SAFETY: the spans lie in regions of this queue pair's domain that are live now. Their
-        // memory is never borrowed, and it is unmapped only after the region is deregistered, after
-        // which the device refuses the key.
-        unsafe { qp.post_recv(&mut request) }.map_err(Error::from)
-    })
+    let data = dst.hold("recv", Usage::RECV, &limits)?;
+    let mut request = RecvRequest::new(op_context, data.sges());
+    // SAFETY: the spans lie in regions of this queue pair's domain that are live now. Their
+    // memory is never borrowed, and it is unmapped only after the region is deregistered, after
+    // which the device refuses the key.
+    Ok(unsafe { qp.post_recv(&mut request) }?)
 }
 
 /// Posts at once.

@@ -3,7 +3,7 @@
 use cm::verbs::{RemoteAddr, SendFlags, SendRequest, Sge};
 
 use super::limits::Limits;
-use super::source::sealed::{Source, Spans};
+use super::source::sealed::{Data, Source, Spans};
 use super::{FlushType, Signal};
 use crate::connection::Connection;
 use crate::connection::queue_pair::{Native, NativeKind, NativeOperations};
@@ -60,13 +60,13 @@ pub(super) fn send<'a>(
     op_context: u64,
 ) -> Result<(), Error> {
     let limits = limits(sink);
-    src.with_source("send", Usage::SEND, &limits, |sges, flags| {
-        let request = match imm {
-            None => SendRequest::send(op_context, sges),
-            Some(imm) => SendRequest::send_with_imm(op_context, sges, imm),
-        };
-        sink.put(request, sges, flags, signal)
-    })
+    let data = src.take("send", Usage::SEND, &limits)?;
+    let sges = data.sges();
+    let request = match imm {
+        None => SendRequest::send(op_context, sges),
+        Some(imm) => SendRequest::send_with_imm(op_context, sges, imm),
+    };
+    sink.put(request, sges, data.flags(), signal)
 }
 
 #[inline(always)]
@@ -80,15 +80,15 @@ pub(super) fn write<'a>(
 ) -> Result<(), Error> {
     let limits = limits(sink);
     let len = src.total();
-    src.with_source("write", Usage::WRITE_SRC, &limits, |sges, flags| {
-        equal(dst.len(), len)?;
-        let remote = dst.target("write", Usage::WRITE_DST)?;
-        let request = match imm {
-            None => SendRequest::write(op_context, sges, remote),
-            Some(imm) => SendRequest::write_with_imm(op_context, sges, remote, imm),
-        };
-        sink.put(request, sges, flags, signal)
-    })
+    let data = src.take("write", Usage::WRITE_SRC, &limits)?;
+    equal(dst.len(), len)?;
+    let remote = dst.target("write", Usage::WRITE_DST)?;
+    let sges = data.sges();
+    let request = match imm {
+        None => SendRequest::write(op_context, sges, remote),
+        Some(imm) => SendRequest::write_with_imm(op_context, sges, remote, imm),
+    };
+    sink.put(request, sges, data.flags(), signal)
 }
 
 #[inline(always)]
@@ -101,12 +101,11 @@ pub(super) fn read<'a>(
 ) -> Result<(), Error> {
     let limits = limits(sink);
     let len = dst.total();
-    dst.with_sges("read", Usage::READ_DST, &limits, |sges| {
-        equal(len, src.len())?;
-        let remote = src.target("read", Usage::READ_SRC.union(Usage::FLUSH))?;
-        let request = SendRequest::read(op_context, sges, remote);
-        sink.put(request, sges, SendFlags::empty(), signal)
-    })
+    let data = dst.hold("read", Usage::READ_DST, &limits)?;
+    equal(len, src.len())?;
+    let remote = src.target("read", Usage::READ_SRC.union(Usage::FLUSH))?;
+    let request = SendRequest::read(op_context, data.sges(), remote);
+    sink.put(request, data.sges(), SendFlags::empty(), signal)
 }
 
 #[inline(always)]
@@ -188,10 +187,9 @@ pub(super) fn atomic_write_from<'a>(
     let limits = limits(sink);
     let remote = word("atomic write", dst, Usage::WRITE_DST)?;
     equal(dst.len(), src.len())?;
-    src.with_sges("atomic write", Usage::WRITE_SRC, &limits, |sges| {
-        let request = SendRequest::write(op_context, sges, remote);
-        sink.put(request, sges, ORDERED, signal)
-    })
+    let data = src.hold("atomic write", Usage::WRITE_SRC, &limits)?;
+    let request = SendRequest::write(op_context, data.sges(), remote);
+    sink.put(request, data.sges(), ORDERED, signal)
 }
 
 /// What an atomic does with the 8 bytes at the peer.
@@ -226,15 +224,15 @@ pub(super) fn atomic<'a>(
         });
     }
     equal(result.len(), at.len())?;
-    result.with_sges(operation, Usage::READ_DST, &limits, |sges| {
-        let request = match what {
-            Atomic::Add(add) => SendRequest::fetch_and_add(op_context, sges, remote, add),
-            Atomic::Swap { compare, new } => {
-                SendRequest::compare_and_swap(op_context, sges, remote, compare, new)
-            }
-        };
-        sink.put(request, sges, SendFlags::empty(), signal)
-    })
+    let data = result.hold(operation, Usage::READ_DST, &limits)?;
+    let sges = data.sges();
+    let request = match what {
+        Atomic::Add(add) => SendRequest::fetch_and_add(op_context, sges, remote, add),
+        Atomic::Swap { compare, new } => {
+            SendRequest::compare_and_swap(op_context, sges, remote, compare, new)
+        }
+    };
+    sink.put(request, sges, SendFlags::empty(), signal)
 }
 
 /// The place of 8 bytes that are changed as one.

@@ -44,111 +44,163 @@ pub(super) mod sealed {
     /// Registered memory.
     #[expect(unnameable_types, reason = "sealed")]
     pub trait Spans: Sized {
+        /// What the device needs to know of it.
+        type Held: Data;
+
         /// Bytes of all together.
         fn total(&self) -> u64;
 
-        /// Calls `then` with what the device needs, if all may be used for `operation`.
-        fn with_sges<R>(
+        /// What the device needs, if all may be used for `operation`.
+        fn hold(
             self,
             operation: &'static str,
             needed: Usage,
             limits: &Limits,
-            then: impl FnOnce(&[Sge]) -> Result<R, Error>,
-        ) -> Result<R, Error>;
+        ) -> Result<Self::Held, Error>;
     }
 
     /// Registered memory, or bytes to be copied.
     #[expect(unnameable_types, reason = "sealed")]
     pub trait Source: Sized {
+        /// What the device needs to know of it.
+        type Taken: Data;
+
         /// Bytes of all together.
         fn total(&self) -> u64;
 
-        /// Calls `then` with what the device needs, and the flags for it.
-        fn with_source<R>(
+        /// What the device needs, if all may be used for `operation`.
+        fn take(
             self,
             operation: &'static str,
             needed: Usage,
             limits: &Limits,
-            then: impl FnOnce(&[Sge], SendFlags) -> Result<R, Error>,
-        ) -> Result<R, Error>;
+        ) -> Result<Self::Taken, Error>;
+    }
+
+    /// What the device needs to know of the memory of an operation.
+    #[expect(unnameable_types, reason = "sealed")]
+    pub trait Data {
+        fn sges(&self) -> &[Sge];
+
+        fn flags(&self) -> SendFlags;
+    }
+}
+
+/// One range, or none where it would be empty: some devices take an element without bytes for one
+/// of 2 GiB.
+#[expect(unnameable_types, reason = "sealed")]
+#[derive(Debug)]
+pub struct One<const INLINE: bool> {
+    sge: Sge,
+}
+
+impl<const INLINE: bool> sealed::Data for One<INLINE> {
+    #[inline(always)]
+    fn sges(&self) -> &[Sge] {
+        &std::slice::from_ref(&self.sge)[..usize::from(!self.sge.is_empty())]
+    }
+
+    #[inline(always)]
+    fn flags(&self) -> SendFlags {
+        if INLINE && !self.sge.is_empty() {
+            SendFlags::INLINE
+        } else {
+            SendFlags::empty()
+        }
+    }
+}
+
+/// Several ranges.
+#[expect(unnameable_types, reason = "sealed")]
+#[derive(Debug)]
+pub struct Many {
+    sges: [MaybeUninit<Sge>; MOST_SPANS],
+    /// The first ones, which were written.
+    used: usize,
+}
+
+impl sealed::Data for Many {
+    #[inline]
+    fn sges(&self) -> &[Sge] {
+        // SAFETY: so many were written.
+        unsafe { filled(&self.sges[..self.used]) }
+    }
+
+    #[inline]
+    fn flags(&self) -> SendFlags {
+        SendFlags::empty()
     }
 }
 
 impl sealed::Spans for Span<'_> {
+    type Held = One<false>;
+
     #[inline(always)]
     fn total(&self) -> u64 {
         self.len()
     }
 
     #[inline(always)]
-    fn with_sges<R>(
+    fn hold(
         self,
         operation: &'static str,
         needed: Usage,
         limits: &Limits,
-        then: impl FnOnce(&[Sge]) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        let sges = [self.sge(operation, needed, limits.domain, limits.max_message)?];
-        // Some devices take an element without bytes for one of 2 GiB.
-        then(&sges[..usize::from(!self.is_empty())])
+    ) -> Result<One<false>, Error> {
+        Ok(One {
+            sge: self.sge(operation, needed, limits.domain, limits.max_message)?,
+        })
     }
 }
 
 impl sealed::Spans for &[Span<'_>] {
+    type Held = Many;
+
     fn total(&self) -> u64 {
         self.iter()
             .map(|span| span.len())
             .fold(0, u64::saturating_add)
     }
 
-    fn with_sges<R>(
-        self,
-        operation: &'static str,
-        needed: Usage,
-        limits: &Limits,
-        then: impl FnOnce(&[Sge]) -> Result<R, Error>,
-    ) -> Result<R, Error> {
+    fn hold(self, operation: &'static str, needed: Usage, limits: &Limits) -> Result<Many, Error> {
         let most = limits.max_spans.min(MOST_SPANS);
-        let mut sges = [const { MaybeUninit::uninit() }; MOST_SPANS];
-        let mut used = 0;
+        let mut held = Many {
+            sges: [const { MaybeUninit::uninit() }; MOST_SPANS],
+            used: 0,
+        };
         for span in self {
             let sge = span.sge(operation, needed, limits.domain, limits.max_message)?;
             if span.is_empty() {
                 continue;
             }
-            let Some(place) = sges[..most].get_mut(used) else {
+            let Some(place) = held.sges[..most].get_mut(held.used) else {
                 return Err(Error::TooManySpans {
                     given: self.len(),
                     max: most,
                 });
             };
             place.write(sge);
-            used += 1;
+            held.used += 1;
         }
         let (len, max) = (sealed::Spans::total(&self), limits.max_message.into());
         if len > max {
             return Err(Error::MessageTooLong { len, max });
         }
-        // SAFETY: the first `used` elements were written.
-        then(unsafe { filled(&sges[..used]) })
+        Ok(held)
     }
 }
 
 impl<const N: usize> sealed::Spans for &[Span<'_>; N] {
+    type Held = Many;
+
     #[inline]
     fn total(&self) -> u64 {
         sealed::Spans::total(&self.as_slice())
     }
 
     #[inline]
-    fn with_sges<R>(
-        self,
-        operation: &'static str,
-        needed: Usage,
-        limits: &Limits,
-        then: impl FnOnce(&[Sge]) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        sealed::Spans::with_sges(self.as_slice(), operation, needed, limits, then)
+    fn hold(self, operation: &'static str, needed: Usage, limits: &Limits) -> Result<Many, Error> {
+        sealed::Spans::hold(self.as_slice(), operation, needed, limits)
     }
 }
 
@@ -156,22 +208,21 @@ impl<const N: usize> sealed::Spans for &[Span<'_>; N] {
 macro_rules! source_by_spans {
     ($([$($parameter:tt)*] $type:ty;)*) => {$(
         impl<$($parameter)*> sealed::Source for $type {
+            type Taken = <Self as sealed::Spans>::Held;
+
             #[inline(always)]
             fn total(&self) -> u64 {
                 sealed::Spans::total(self)
             }
 
             #[inline(always)]
-            fn with_source<R>(
+            fn take(
                 self,
                 operation: &'static str,
                 needed: Usage,
                 limits: &Limits,
-                then: impl FnOnce(&[Sge], SendFlags) -> Result<R, Error>,
-            ) -> Result<R, Error> {
-                sealed::Spans::with_sges(self, operation, needed, limits, |sges| {
-                    then(sges, SendFlags::empty())
-                })
+            ) -> Result<Self::Taken, Error> {
+                sealed::Spans::hold(self, operation, needed, limits)
             }
         }
     )*};
@@ -184,45 +235,45 @@ source_by_spans! {
 }
 
 impl sealed::Source for &[u8] {
+    type Taken = One<true>;
+
     #[inline(always)]
     fn total(&self) -> u64 {
         self.len() as u64
     }
 
     #[inline(always)]
-    fn with_source<R>(
+    fn take(
         self,
         _operation: &'static str,
         _needed: Usage,
         limits: &Limits,
-        then: impl FnOnce(&[Sge], SendFlags) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        let len = match u32::try_from(self.len()) {
-            Ok(len) if len <= limits.max_inline => len,
-            _ => return Err(inline_too_long(self.len(), limits.max_inline)),
-        };
-        if len == 0 {
-            return then(&[], SendFlags::empty());
+    ) -> Result<One<true>, Error> {
+        if self.len() as u64 > limits.max_inline.into() {
+            return Err(inline_too_long(self.len(), limits.max_inline));
         }
-        then(&[inline_sge(self)], SendFlags::INLINE)
+        Ok(One {
+            sge: inline_sge(self),
+        })
     }
 }
 
 impl<const N: usize> sealed::Source for &[u8; N] {
+    type Taken = One<true>;
+
     #[inline(always)]
     fn total(&self) -> u64 {
         N as u64
     }
 
     #[inline(always)]
-    fn with_source<R>(
+    fn take(
         self,
         operation: &'static str,
         needed: Usage,
         limits: &Limits,
-        then: impl FnOnce(&[Sge], SendFlags) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        sealed::Source::with_source(self.as_slice(), operation, needed, limits, then)
+    ) -> Result<One<true>, Error> {
+        sealed::Source::take(self.as_slice(), operation, needed, limits)
     }
 }
 

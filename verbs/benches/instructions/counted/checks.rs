@@ -6,7 +6,8 @@ use verbs::{
 };
 
 use super::common::{Pair, connect, to_init, to_rtr, to_rts};
-use super::rig::{Rig, install, taken};
+use super::rig::Rig;
+use crate::harness::provider::{install, taken};
 
 /// Posts `request` alone, and at the end of a list after one that is all right: neither must get through.
 fn refused(

@@ -7,80 +7,16 @@ use std::mem::MaybeUninit;
 use std::ptr;
 
 use verbs::{
-    ExtendedCompletion, InlineRequest, RecvRequest, SendFlags, SendRequest, Sge, WorkCompletion,
-    sys,
+    ExtendedCompletion, InlineRequest, LocalKey, RecvRequest, SendFlags, SendRequest, Sge,
+    WorkCompletion, sys,
 };
 
-use super::rig::{LENGTH, Rig, set_ready};
-
-/// A loop over one operation: the rounds to make, and how many succeeded.
-type Loop = extern "C" fn(&Rig, u64) -> u64;
-
-/// One operation.
-#[derive(Clone, Copy)]
-pub(crate) struct Operation {
-    pub(crate) name: &'static str,
-    /// How many instructions more than the raw loop it may take.
-    pub(crate) allowed: f64,
-    pub(crate) raw: (&'static str, Loop),
-    pub(crate) ours: (&'static str, Loop),
-    /// Completions that a poll finds.
-    ready: i32,
-}
-
-impl Operation {
-    /// Runs both loops, and gives the number of rounds that failed or were not made.
-    pub(crate) fn run(&self, rig: &Rig, rounds: u64) -> u64 {
-        set_ready(self.ready);
-        2 * rounds - self.raw.1(rig, rounds) - self.ours.1(rig, rounds)
-    }
-}
-
-/// Defines the loops, with the list of them.
-macro_rules! operations {
-    ($(
-        $name:literal, +$allowed:literal, $ready:literal ready:
-        $raw:ident = |$raw_rig:ident, $raw_round:ident| $raw_body:block
-        $ours:ident = |$our_rig:ident, $our_round:ident| $our_body:block
-    )*) => {
-        $(
-            #[unsafe(no_mangle)]
-            #[inline(never)]
-            extern "C" fn $raw($raw_rig: &Rig, rounds: u64) -> u64 {
-                for $raw_round in 0..rounds {
-                    let succeeded: bool = $raw_body;
-                    if !succeeded {
-                        return $raw_round;
-                    }
-                }
-                rounds
-            }
-
-            #[unsafe(no_mangle)]
-            #[inline(never)]
-            extern "C" fn $ours($our_rig: &Rig, rounds: u64) -> u64 {
-                for $our_round in 0..rounds {
-                    let succeeded: bool = $our_body;
-                    if !succeeded {
-                        return $our_round;
-                    }
-                }
-                rounds
-            }
-        )*
-
-        /// All of them, in the order of the table.
-        pub(crate) const OPERATIONS: &[Operation] = &[$(
-            Operation {
-                name: $name,
-                allowed: $allowed,
-                raw: (stringify!($raw), $raw),
-                ours: (stringify!($ours), $ours),
-                ready: $ready,
-            },
-        )*];
-    };
-}
+use super::rig::Rig;
+use crate::harness::operations;
+use crate::harness::provider::LENGTH;
+use crate::harness::raw::{
+    INLINE, NONE, SIGNALED, raw_atomic, raw_poll, raw_post, raw_rdma, raw_recv, raw_send, raw_sge,
+};
 
 operations! {
     "write, unsignaled", +0.0, 0 ready:
@@ -334,13 +270,9 @@ fn raw_extended_poll<const N: usize>(rig: &Rig, expected: usize) -> bool {
     good && got == expected
 }
 
-const NONE: sys::ibv_send_flags = sys::ibv_send_flags(0);
-const SIGNALED: sys::ibv_send_flags = sys::ibv_send_flags::IBV_SEND_SIGNALED;
-const INLINE: sys::ibv_send_flags = sys::ibv_send_flags::IBV_SEND_INLINE;
-
 #[inline(always)]
 fn sge(rig: &Rig, round: u64) -> Sge {
-    Sge::new(rig.place(round), LENGTH, rig.lkey)
+    Sge::new(rig.place(round), LENGTH, LocalKey(rig.lkey))
 }
 
 #[inline(always)]
@@ -356,87 +288,4 @@ fn poll<const N: usize>(rig: &Rig) -> Option<usize> {
     let completions = rig.pair.a_cq.poll(&mut out).ok()?;
     let successes = completions.iter().all(|wc| wc.result().is_ok());
     successes.then_some(completions.len())
-}
-
-#[inline(always)]
-fn raw_sge(rig: &Rig, round: u64) -> sys::ibv_sge {
-    sys::ibv_sge {
-        addr: rig.place(round),
-        length: LENGTH,
-        lkey: rig.lkey.0,
-    }
-}
-
-/// A zeroed request with the fields that all have.
-#[inline(always)]
-fn raw_send(
-    wr_id: u64,
-    sge: &mut sys::ibv_sge,
-    opcode: sys::ibv_wr_opcode,
-    flags: sys::ibv_send_flags,
-) -> sys::ibv_send_wr {
-    // SAFETY: the struct holds integers, pointers and unions of them: zero is a value.
-    let mut wr: sys::ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
-    wr.wr_id = wr_id;
-    wr.sg_list = sge;
-    wr.num_sge = 1;
-    wr.opcode = opcode;
-    wr.send_flags = flags.0;
-    wr
-}
-
-/// A zeroed receive with its fields.
-#[inline(always)]
-fn raw_recv(wr_id: u64, sge: &mut sys::ibv_sge) -> sys::ibv_recv_wr {
-    // SAFETY: the struct holds integers and pointers: zero is a value.
-    let mut wr: sys::ibv_recv_wr = unsafe { MaybeUninit::zeroed().assume_init() };
-    wr.wr_id = wr_id;
-    wr.sg_list = sge;
-    wr.num_sge = 1;
-    wr
-}
-
-#[inline(always)]
-fn raw_post(rig: &Rig, wr: &mut sys::ibv_send_wr) -> bool {
-    let mut bad = ptr::null_mut();
-    // SAFETY: queue pair and list are live; the provider reaches no memory.
-    unsafe { sys::ibv_post_send(rig.qp, wr, &mut bad) == 0 }
-}
-
-#[inline(always)]
-fn raw_rdma(rig: &Rig, round: u64, opcode: sys::ibv_wr_opcode, flags: sys::ibv_send_flags) -> bool {
-    let mut sge = raw_sge(rig, round);
-    let mut wr = raw_send(round, &mut sge, opcode, flags);
-    wr.wr.rdma.remote_addr = rig.remote.addr;
-    wr.wr.rdma.rkey = rig.remote.rkey.0;
-    raw_post(rig, &mut wr)
-}
-
-#[inline(always)]
-fn raw_atomic(rig: &Rig, round: u64, opcode: sys::ibv_wr_opcode, swap: u64) -> bool {
-    let mut sge = raw_sge(rig, round);
-    let mut wr = raw_send(round, &mut sge, opcode, SIGNALED);
-    wr.wr.atomic = sys::ibv_send_wr_atomic {
-        remote_addr: rig.remote.addr,
-        compare_add: round,
-        swap,
-        rkey: rig.remote.rkey.0,
-    };
-    raw_post(rig, &mut wr)
-}
-
-#[inline(always)]
-fn raw_poll<const N: usize>(rig: &Rig) -> Option<usize> {
-    let mut out = [const { MaybeUninit::<sys::ibv_wc>::uninit() }; N];
-    let room = i32::try_from(N).expect("small");
-    // SAFETY: the queue is live, and `out` has that much room.
-    let got = unsafe { sys::ibv_poll_cq(rig.cq, room, out.as_mut_ptr().cast()) };
-    let got = usize::try_from(got).ok()?;
-    let filled = &out[..got];
-    // SAFETY: the provider has filled that many.
-    let completions =
-        unsafe { std::slice::from_raw_parts(filled.as_ptr().cast::<sys::ibv_wc>(), got) };
-    let success = sys::ibv_wc_status::IBV_WC_SUCCESS;
-    let successes = completions.iter().all(|wc| wc.status == success);
-    successes.then_some(got)
 }

@@ -2,26 +2,22 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
-use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::ops::Deref;
 
 use verbs::{
-    CompletionFields, CompletionQueue, Context, Error, ExtendedCompletionQueue, ExtendedQueuePair,
-    LocalKey, MemoryRegion, QpType, QueuePair, RemoteAddr, SendOps, SharedReceiveQueue, sys,
+    CompletionFields, CompletionQueue, Error, ExtendedCompletionQueue, ExtendedQueuePair,
+    MemoryRegion, QpType, QueuePair, RemoteAddr, SendOps, SharedReceiveQueue, sys,
 };
 
-use super::common::{Memory, Pair, connect, everything, open, to_init, to_rtr, to_rts};
+use crate::harness::provider::{LENGTH, count_one, install, ready};
+use crate::harness::raw::{PLACES, Raw};
 
-/// Bytes of one message.
-pub(crate) const LENGTH: u32 = 8;
-/// Where the messages lie: this many places of `LENGTH` bytes.
-const PLACES: u64 = 64;
+use super::common::{Memory, Pair, connect, everything, open, to_init, to_rtr, to_rts};
 
 /// Two connected queue pairs and what a request needs.
 pub(crate) struct Rig {
     pub(crate) pair: Pair,
-    pub(crate) qp: *mut sys::ibv_qp,
-    pub(crate) cq: *mut sys::ibv_cq,
+    raw: Raw,
     pub(crate) raw_srq: *mut sys::ibv_srq,
     pub(crate) srq: SharedReceiveQueue,
     /// Of queue pairs that the tests of the checks make.
@@ -30,11 +26,17 @@ pub(crate) struct Rig {
     pub(crate) extended: UnsafeCell<ExtendedQueuePair>,
     pub(crate) raw_extended: *mut sys::ibv_qp_ex,
     pub(crate) extended_cq: ExtendedCompletionQueue,
-    pub(crate) lkey: LocalKey,
-    pub(crate) remote: RemoteAddr,
-    start: u64,
     _region: MemoryRegion,
     _memory: Memory,
+}
+
+impl Deref for Rig {
+    type Target = Raw;
+
+    #[inline(always)]
+    fn deref(&self) -> &Raw {
+        &self.raw
+    }
 }
 
 impl Rig {
@@ -66,93 +68,24 @@ impl Rig {
             raw_extended: extended.as_raw(),
             extended: extended.into(),
             extended_cq,
-            qp: pair.a.as_raw(),
-            cq: pair.a_cq.as_raw(),
+            raw: Raw {
+                qp: pair.a.as_raw(),
+                cq: pair.a_cq.as_raw(),
+                lkey: region.lkey().0,
+                remote: RemoteAddr {
+                    addr: region.iova(),
+                    rkey: region.rkey(),
+                },
+                start: region.iova(),
+            },
             spare_cq: CompletionQueue::builder(&pair.context, 256).build()?,
             raw_srq: srq.as_raw(),
             srq,
-            lkey: region.lkey(),
-            remote: RemoteAddr {
-                addr: region.iova(),
-                rkey: region.rkey(),
-            },
-            start: region.iova(),
             pair,
             _region: region,
             _memory: memory,
         })
     }
-
-    /// Where the data of a round lies: not the same address every time, or the compiler would
-    /// prepare the request once.
-    #[inline(always)]
-    pub(crate) fn place(&self, round: u64) -> u64 {
-        self.start + round % PLACES * u64::from(LENGTH)
-    }
-}
-
-/// How many requests the provider was given.
-pub(crate) fn taken() -> u64 {
-    TAKEN.load(Ordering::Relaxed)
-}
-
-/// How many completions the next polls find.
-pub(crate) fn set_ready(count: i32) {
-    READY.store(count, Ordering::Relaxed);
-}
-
-static TAKEN: AtomicU64 = AtomicU64::new(0);
-static READY: AtomicI32 = AtomicI32::new(1);
-
-/// Before any queue is made: a queue goes by what it found then.
-pub(crate) fn install(context: &Context) {
-    let context = context.as_raw();
-    // SAFETY: the context is open, and no other thread uses it.
-    let ops = unsafe { &mut (*context).ops };
-    ops.post_send = Some(post_send);
-    ops.post_recv = Some(post_recv);
-    ops.post_srq_recv = Some(post_srq_recv);
-    ops.poll_cq = Some(poll_cq);
-}
-
-/// Not `fetch_add`: the proof that nothing is locked looks at this code, too.
-fn count_one() {
-    TAKEN.store(TAKEN.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-}
-
-unsafe extern "C" fn post_send(
-    _qp: *mut sys::ibv_qp,
-    mut wr: *mut sys::ibv_send_wr,
-    _bad: *mut *mut sys::ibv_send_wr,
-) -> c_int {
-    while !wr.is_null() {
-        count_one();
-        // SAFETY: the list is made of whole requests.
-        wr = unsafe { (*wr).next };
-    }
-    0
-}
-
-unsafe extern "C" fn post_recv(
-    _qp: *mut sys::ibv_qp,
-    mut wr: *mut sys::ibv_recv_wr,
-    _bad: *mut *mut sys::ibv_recv_wr,
-) -> c_int {
-    while !wr.is_null() {
-        count_one();
-        // SAFETY: the list is made of whole requests.
-        wr = unsafe { (*wr).next };
-    }
-    0
-}
-
-unsafe extern "C" fn post_srq_recv(
-    _srq: *mut sys::ibv_srq,
-    wr: *mut sys::ibv_recv_wr,
-    bad: *mut *mut sys::ibv_recv_wr,
-) -> c_int {
-    // SAFETY: forwarded to the caller; the queue pair is not looked at.
-    unsafe { post_recv(std::ptr::null_mut(), wr, bad) }
 }
 
 /// Puts a provider that does nothing under an extended queue pair and an extended completion queue.
@@ -192,11 +125,7 @@ unsafe extern "C" fn start_poll(
     _cq: *mut sys::ibv_cq_ex,
     _attr: *mut sys::ibv_poll_cq_attr,
 ) -> c_int {
-    if READY.load(Ordering::Relaxed) > 0 {
-        0
-    } else {
-        libc::ENOENT
-    }
+    if ready() > 0 { 0 } else { libc::ENOENT }
 }
 
 unsafe extern "C" fn end_poll(_cq: *mut sys::ibv_cq_ex) {}
@@ -207,18 +136,4 @@ unsafe extern "C" fn read_opcode(_cq: *mut sys::ibv_cq_ex) -> sys::ibv_wc_opcode
 
 unsafe extern "C" fn read_number(_cq: *mut sys::ibv_cq_ex) -> u32 {
     0
-}
-
-unsafe extern "C" fn poll_cq(_cq: *mut sys::ibv_cq, room: c_int, wc: *mut sys::ibv_wc) -> c_int {
-    let count = READY.load(Ordering::Relaxed).min(room);
-    for index in 0..count.cast_unsigned() {
-        // SAFETY: every bit pattern is a value, and zero is a success.
-        let mut completion: sys::ibv_wc = unsafe { MaybeUninit::zeroed().assume_init() };
-        completion.wr_id = index.into();
-        completion.byte_len = LENGTH;
-        let place = wc.wrapping_add(index as usize);
-        // SAFETY: the caller has room for that many.
-        unsafe { place.write(completion) };
-    }
-    count
 }
