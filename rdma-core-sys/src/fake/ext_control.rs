@@ -34,6 +34,8 @@ pub(super) struct State {
     pub(super) missing_send_ops: u64,
     /// Capabilities beyond the plain word that the RoCE device has.
     pub(super) capabilities: u64,
+    /// The number of the RoCE device's vendor.
+    pub(super) vendor: u32,
     /// The device's clock.
     pub(super) ticks: u64,
     pub(super) flushes: Vec<PostedFlush>,
@@ -41,6 +43,8 @@ pub(super) struct State {
 
 /// Flushes of both kinds, and atomic write: bits 38 to 40, which the kernel has and the library gives no name.
 const NATIVE: u64 = 0b111 << 38;
+/// No vendor's: what the RoCE device stands for.
+const SOFTROCE: u32 = 0x00ff_ffff;
 
 impl State {
     pub(super) const fn new() -> Self {
@@ -50,6 +54,7 @@ impl State {
             refused_send_ops: 0,
             missing_send_ops: 0,
             capabilities: NATIVE,
+            vendor: SOFTROCE,
             ticks: 0,
             flushes: Vec::new(),
         }
@@ -91,6 +96,11 @@ impl Session {
     /// Sets `device_cap_flags_ex` of the RoCE device; flush and atomic write (bits 38 to 40) are on at first.
     pub fn set_capabilities(&self, bits: u64) {
         lock().ext.capabilities = bits;
+    }
+
+    /// Sets `vendor_id` of the RoCE device: SoftRoCE's, which is no vendor's, at first.
+    pub fn set_vendor(&self, number: u32) {
+        lock().ext.vendor = number;
     }
 
     /// The flushes that send queues took, in order.

@@ -36,7 +36,7 @@ unsafe extern "C" fn ibv_query_device(
 ) -> c_int {
     let call = "ibv_query_device";
     by_return(enter(call).map(|world| {
-        let attr = plain(world.devices.model_of(call, context));
+        let attr = plain(world.devices.model_of(call, context), world.ext.vendor);
         // SAFETY: the caller gives a place for the struct.
         unsafe { device_attr.write(attr) };
     }))
@@ -55,7 +55,7 @@ pub(super) unsafe extern "C" fn query_device_ex(
             return Err(libc::EINVAL);
         }
         let roce = model.transport == ibv_transport_type::IBV_TRANSPORT_IB;
-        let plain = plain(model);
+        let plain = plain(model, world.ext.vendor);
         let mut filled = ibv_device_attr_ex {
             completion_timestamp_mask: u64::MAX,
             hca_core_clock: super::super::ext_cq::CLOCK_KHZ,
@@ -76,13 +76,12 @@ pub(super) unsafe extern "C" fn query_device_ex(
     }))
 }
 
-/// The plain attributes.
-fn plain(model: &Model) -> ibv_device_attr {
+/// The plain attributes. `vendor` is the RoCE device's.
+fn plain(model: &Model, vendor: u32) -> ibv_device_attr {
     let signed = u32::cast_signed;
     ibv_device_attr {
-        // The RoCE device stands for SoftRoCE, which has a number that is no vendor's.
         vendor_id: if model.transport == ibv_transport_type::IBV_TRANSPORT_IB {
-            0x00ff_ffff
+            vendor
         } else {
             0x0002_00ff
         },
