@@ -35,10 +35,7 @@ fn server(address: SocketAddr, _: &[String]) -> Outcome {
     let endpoint = common::listen(&peer, address)?;
     let request = common::next_request(&endpoint, &ConnectionConfig::default())?;
     // The client's words came with its request: they can be looked at before it is accepted.
-    println!(
-        "Received a message: {}",
-        common::text(request.private_data())
-    );
+    println!("the peer says: {}", common::text(request.private_data()));
     let connection = common::accept(request, PrivateData::new(b"Hello client!\0")?)?;
     common::end(&connection)
 }
@@ -47,9 +44,6 @@ fn client(server: SocketAddr, _: &[String]) -> Outcome {
     let peer = common::remote_peer(server)?;
     let words = PrivateData::new(b"Hello server!\0")?;
     let connection = common::connect(&peer, server, &ConnectionConfig::default(), &words)?;
-    println!(
-        "Received a message: {}",
-        common::text(connection.private_data())
-    );
+    println!("the peer says: {}", common::text(connection.private_data()));
     common::wait_end(&connection)
 }

@@ -60,6 +60,9 @@ fn client(server: SocketAddr, _: &[String]) -> Outcome {
     let target = room.span(..theirs.len())?;
     connection.read(target, theirs.as_span(), Signal::Always, 0)?;
     common::completed_as(connection.cq(), Opcode::RDMA_READ)?;
-    println!("Read a message: {}", common::text_in(&room, 0..ROOM)?);
+    println!(
+        "in the memory of the server: {}",
+        common::text_in(&room, 0..ROOM)?
+    );
     common::end(&connection)
 }

@@ -40,7 +40,7 @@ fn server(address: SocketAddr, arguments: &[String]) -> Outcome {
     let peer = common::local_peer(address)?;
     let mut store = Store::open(&peer, arguments.first(), 0, TEXT, Usage::READ_DST)?;
     if let Some(text) = store.text()? {
-        println!("Old value: {text}");
+        println!("was: {text}");
     }
     let endpoint = common::listen(&peer, address)?;
     let request = common::next_request(&endpoint, &ConnectionConfig::default())?;
@@ -51,7 +51,7 @@ fn server(address: SocketAddr, arguments: &[String]) -> Outcome {
     connection.read(store.span()?, source, Signal::Always, 0)?;
     common::completed_as(connection.cq(), Opcode::RDMA_READ)?;
     store.commit()?;
-    println!("New value: {}", store.text()?.unwrap_or_default());
+    println!("is: {}", store.text()?.unwrap_or_default());
     common::end(&connection)
 }
 

@@ -40,14 +40,14 @@ fn server(address: SocketAddr, arguments: &[String]) -> Outcome {
     let usage = Usage::WRITE_DST | Usage::READ_SRC;
     let mut store = Store::open(&peer, arguments.first(), 0, TEXT, usage)?;
     if let Some(text) = store.text()? {
-        println!("Old value: {text}");
+        println!("was: {text}");
     }
     let endpoint = common::listen(&peer, address)?;
     let request = common::next_request(&endpoint, &ConnectionConfig::default())?;
     let connection = common::accept(request, store.announced(0, None)?)?;
     common::wait_end(&connection)?;
     store.commit()?;
-    println!("New value: {}", store.text()?.unwrap_or_default());
+    println!("is: {}", store.text()?.unwrap_or_default());
     Ok(())
 }
 

@@ -51,7 +51,7 @@ fn server(address: SocketAddr, arguments: &[String]) -> Outcome {
     let peer = common::local_peer(address)?;
     let mut store = Store::open(&peer, arguments.first(), 0, TEXT, usage)?;
     if let Some(text) = store.text()? {
-        println!("Old value: {text}");
+        println!("was: {text}");
     }
     let mut config = PeerConfig::default();
     config.set_direct_write_to_pmem(direct);
@@ -60,7 +60,7 @@ fn server(address: SocketAddr, arguments: &[String]) -> Outcome {
     let connection = common::accept(request, store.announced(0, Some(&config))?)?;
     common::wait_end(&connection)?;
     store.commit()?;
-    println!("New value: {}", store.text()?.unwrap_or_default());
+    println!("is: {}", store.text()?.unwrap_or_default());
     Ok(())
 }
 
@@ -77,10 +77,10 @@ fn client(server: SocketAddr, arguments: &[String]) -> Outcome {
         .flush_types()
         .contains(Usage::FLUSH_PERSISTENT);
     let flush_type = if of_pmem && their_config.direct_write_to_pmem() {
-        println!("The server can be flushed to persistence.");
+        println!("flushed to persistence");
         FlushType::Persistent
     } else {
-        println!("The server can be flushed to visibility only.");
+        println!("flushed to visibility, since the server promises no more");
         FlushType::Visibility
     };
     let start = u64::from(theirs.data_offset);

@@ -51,7 +51,7 @@ pub(crate) fn main() -> ExitCode {
 fn client(server: SocketAddr, arguments: &[String]) -> Outcome {
     let seed: usize = common::number(&arguments[0], "SEED")?;
     let name = NAMES[seed % NAMES.len()];
-    println!("My name is {name}");
+    println!("I am {name}");
     let peer = common::remote_peer(server)?;
     let region = LocalRegion::alloc(&peer, NAME, Usage::READ_SRC)?;
     region.store(0, name.as_bytes())?;
@@ -89,7 +89,7 @@ fn server(address: SocketAddr, arguments: &[String]) -> Outcome {
         config,
         clients: Vec::new(),
     };
-    println!("Clients so far:");
+    println!("clients until now:");
     while server.wait()? {
         server.welcome();
         server.look_after_clients();

@@ -108,7 +108,7 @@ fn client(server: SocketAddr, words: &[String]) -> Outcome {
     let mut end = [0; 8];
     local.load(0, &mut end)?;
     let mut end = u64::from_ne_bytes(end);
-    println!("The log ends at {end}");
+    println!("end of the log: {end}");
     for word in words {
         let word = common::with_zero(word);
         local.store(0, &word)?;

@@ -49,10 +49,10 @@ fn server(address: SocketAddr, _: &[String]) -> Outcome {
         if value == DONE {
             return common::end(&connection);
         }
-        println!("Value received: {value}");
+        println!("got {value}");
         connection.recv(messages.inbox.as_span(), 0)?;
         let answer = value.wrapping_add(1);
-        println!("Value sent: {answer}");
+        println!("sent {answer}");
         messages.send(&connection, answer)?;
         sent = false;
     }

@@ -71,10 +71,10 @@ fn server(address: SocketAddr, arguments: &[String]) -> Outcome {
         if value == DONE {
             return common::end(&connection);
         }
-        println!("Value received: {value}");
+        println!("got {value}");
         srq.recv(messages.inbox.as_span(), 0)?;
         let answer = value.wrapping_add(1);
-        println!("Value sent: {answer}");
+        println!("sent {answer}");
         messages.send(&connection, answer)?;
         sent = false;
     }

@@ -55,7 +55,7 @@ fn server(address: SocketAddr, arguments: &[String]) -> Outcome {
     };
     let mut store = Store::open(&peer, file, 0, TEXT, usage)?;
     if let Some(text) = store.text()? {
-        println!("Old value: {text}");
+        println!("was: {text}");
     }
     let endpoint = common::listen(&peer, address)?;
     let request = common::next_request(&endpoint, &config)?;
@@ -66,19 +66,19 @@ fn server(address: SocketAddr, arguments: &[String]) -> Outcome {
         if common::can_persist(&store.region) {
             return store.region.persist(range);
         }
-        println!("Ordinary memory has nothing to make persistent.");
+        println!("ordinary memory has nothing to make persistent");
         Ok(())
     };
     match server.answer(common::SOON, persist)? {
         Served::Persisted(request) => println!(
-            "Flush request received: offset {}, length {}, context {:#x}",
+            "asked to persist {1} bytes at {0}, context {2:#x}",
             request.offset, request.length, request.op_context
         ),
         _ => return failed("the client has nothing to ask"),
     }
     common::wait_end(server.connection())?;
     store.commit()?;
-    println!("New value: {}", store.text()?.unwrap_or_default());
+    println!("is: {}", store.text()?.unwrap_or_default());
     Ok(())
 }
 

@@ -54,7 +54,7 @@ fn server(address: SocketAddr, _: &[String]) -> Outcome {
     }
     // Without a message the region has the zeros that it was made with.
     let word = common::text_in(&inbox, 0..LONGEST)?;
-    println!("Received value '{word}' with immediate data '{imm}'");
+    println!("got \"{word}\", immediate: {imm}");
     common::wait_end(&connection)
 }
 
@@ -65,11 +65,11 @@ fn client(server: SocketAddr, arguments: &[String]) -> Outcome {
     let message = match arguments.get(1) {
         Some(word) => {
             outbox.store(0, &common::with_zero(word))?;
-            println!("Sending value '{word}' with immediate data '{imm}'");
+            println!("sending \"{word}\", immediate: {imm}");
             outbox.as_span()
         }
         None => {
-            println!("Sending immediate data '{imm}'");
+            println!("sending nothing, immediate: {imm}");
             outbox.span(..0)?
         }
     };

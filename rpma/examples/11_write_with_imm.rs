@@ -52,7 +52,7 @@ fn server(address: SocketAddr, _: &[String]) -> Outcome {
     if imm != written {
         return failed(format!("{imm} came with the write of {written}"));
     }
-    println!("The value '{written}' was written together with immediate data '{imm}'");
+    println!("in memory: {written}, immediate: {imm}");
     common::wait_end(&connection)
 }
 
@@ -66,7 +66,7 @@ fn client(server: SocketAddr, arguments: &[String]) -> Outcome {
     let theirs = Announcement::decode(connection.private_data())?;
     let start = u64::from(theirs.data_offset);
     let target = theirs.region.span(start..start + SIZE as u64)?;
-    println!("Writing value '{imm}' with immediate data '{imm}'");
+    println!("writing {imm}, immediate: {imm}");
     connection.write_with_imm(target, source.as_span(), imm, Signal::Always, 0)?;
     common::completed(connection.cq())?;
     common::end(&connection)

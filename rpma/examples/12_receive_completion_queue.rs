@@ -32,7 +32,7 @@ pub(crate) fn main() -> ExitCode {
             run: |server, arguments| {
                 let mut config = ConnectionConfig::default();
                 config.set_rcq_size(ENTRIES);
-                ping_pong::client(server, arguments, &config, "CLIENT: ")
+                ping_pong::client(server, arguments, &config, "client: ")
             },
         },
     ])
@@ -68,10 +68,10 @@ fn server(address: SocketAddr, arguments: &[String]) -> Outcome {
         if value == DONE {
             return common::end(&connection);
         }
-        println!("SERVER: Value received: {value}");
+        println!("server: got {value}");
         connection.recv(messages.inbox.as_span(), 0)?;
         let answer = value.wrapping_add(1);
-        println!("SERVER: Value sent: {answer}");
+        println!("server: sent {answer}");
         messages.send(&connection, answer)?;
         sent = false;
     }

@@ -34,7 +34,7 @@ pub(crate) fn main() -> ExitCode {
             name: "client",
             arguments: "ADDRESS PORT SEED ROUNDS [MICROSECONDS]",
             run: |server, arguments| {
-                ping_pong::client(server, arguments, &ConnectionConfig::default(), "[client] ")
+                ping_pong::client(server, arguments, &ConnectionConfig::default(), "client: ")
             },
         },
     ])
@@ -74,14 +74,11 @@ fn server(address: SocketAddr, arguments: &[String]) -> Outcome {
         server.receive(server.connections.len())?;
         let connection = common::accept(request, PrivateData::none())?;
         server.connections.push(connection);
-        println!(
-            "The client #{} has been connected.",
-            server.connections.len()
-        );
+        println!("clients: {}", server.connections.len());
     }
     // Whoever comes now is told so.
     drop(endpoint);
-    println!("Server ended listening.");
+    println!("no more clients are taken");
     let mut open = server.connections.len();
     while open > 0 {
         if server.answer()? {
@@ -121,14 +118,14 @@ impl Server {
             return Ok(true);
         }
         let qp = message.qp_num();
-        println!("[server] Value received: {value} from the connection [qp#{qp}]");
+        println!("queue pair {qp}: got {value}");
         self.receive(place)?;
         // What was sent to this client before has arrived, or it would not ask again.
         while let Some(sent) = connection.next_completion()? {
             common::succeeded(sent)?;
         }
         let answer = value.wrapping_add(1);
-        println!("[server] Value sent: {answer} to the connection [qp#{qp}]");
+        println!("queue pair {qp}: sent {answer}");
         let start = client * 8;
         self.outbox.store(start, &answer.to_ne_bytes())?;
         let start = start as u64;

@@ -32,7 +32,7 @@ impl Greeting {
             store.commit()?;
         }
         let greeting = Self { store };
-        println!("Next value: {}", greeting.text()?);
+        println!("greeting: {}", greeting.text()?);
         Ok(greeting)
     }
 
@@ -57,7 +57,7 @@ impl Greeting {
         let mut language = [0; LANGUAGE];
         self.store.region.load(self.store.start, &mut language)?;
         set(&self.store, u32::from_ne_bytes(language).wrapping_add(1))?;
-        println!("Translation: {}", self.text()?);
+        println!("translated: {}", self.text()?);
         Ok(())
     }
 }

@@ -89,11 +89,11 @@ pub(crate) fn client(
     for _ in 0..rounds {
         // Before the number goes out: the answer may come at once.
         connection.recv(messages.inbox.as_span(), 0)?;
-        println!("{prefix}Value sent: {value}");
+        println!("{prefix}sent {value}");
         messages.send(&connection, value)?;
         next_message(&connection, receives, false)?;
         value = messages.received()?;
-        println!("{prefix}Value received: {value}");
+        println!("{prefix}got {value}");
         thread::sleep(pause);
     }
     messages.send(&connection, DONE)?;
