@@ -18,8 +18,6 @@ use rpma::{ConnectionConfig, PrivateData, SharedReceiveQueue, SrqConfig};
 use common::ping_pong::{self, DONE, Messages, next_message};
 use common::{Failure, Outcome, Role, failed};
 
-const ENTRIES: u32 = 10;
-
 pub(crate) fn main() -> ExitCode {
     common::run(&[
         Role {
@@ -47,7 +45,8 @@ fn server(address: SocketAddr, arguments: &[String]) -> Outcome {
         }
         Some("r") => {
             of_srq.set_rcq_size(0);
-            config.set_rcq_size(ENTRIES);
+            // Room for every receive that can be posted.
+            config.set_rcq_size(of_srq.rq_size());
         }
         Some(other) => return Err(Failure::Usage(format!("'{other}' is neither m nor r"))),
     }
