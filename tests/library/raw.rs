@@ -2,6 +2,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::ptr::NonNull;
 
 use harness::{Failed, WAIT, device};
@@ -252,4 +253,43 @@ pub(crate) fn poll(cq: &CompletionQueue) -> Result<WorkCompletion, Failed> {
 pub(crate) fn try_poll(cq: &CompletionQueue) -> Result<Option<WorkCompletion>, Failed> {
     let mut out = [MaybeUninit::uninit()];
     Ok(cq.poll(&mut out)?.first().copied())
+}
+
+fn family(family: i32) -> libc::sa_family_t {
+    libc::sa_family_t::try_from(family).expect("families are small numbers")
+}
+
+/// The address in C's form.
+pub(crate) fn c_address(addr: SocketAddr) -> libc::sockaddr_storage {
+    // SAFETY: plain integers and bytes, for which zero is a value.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let place = &raw mut storage;
+    match addr {
+        SocketAddr::V4(v4) => {
+            let c = libc::sockaddr_in {
+                sin_family: family(libc::AF_INET),
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr {
+                    s_addr: u32::from_ne_bytes(v4.ip().octets()),
+                },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: the storage is larger than and aligned for every sockaddr.
+            unsafe { place.cast::<libc::sockaddr_in>().write(c) };
+        }
+        SocketAddr::V6(v6) => {
+            let c = libc::sockaddr_in6 {
+                sin6_family: family(libc::AF_INET6),
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: 0,
+                sin6_addr: libc::in6_addr {
+                    s6_addr: v6.ip().octets(),
+                },
+                sin6_scope_id: v6.scope_id(),
+            };
+            // SAFETY: the storage is larger than and aligned for every sockaddr.
+            unsafe { place.cast::<libc::sockaddr_in6>().write(c) };
+        }
+    }
+    storage
 }

@@ -13,6 +13,7 @@ mod limits;
 mod options;
 mod ports;
 mod private_data;
+mod raw_events;
 mod refusals;
 mod removal;
 mod rounds;
@@ -36,6 +37,7 @@ pub(crate) fn tests() -> Vec<Test> {
     [
         refusals::tests(),
         private_data::tests(),
+        raw_events::tests(),
         handshake::tests(),
         limits::tests(),
         drops::tests(),

@@ -10,7 +10,7 @@ use harness::{
 use rpma::cm::verbs::{Deadline, QpAttributes, QpState, QueuePair, sys, wait_readable};
 use rpma::{ConnectionConfig, Device, LocalRegion, PrivateData, Signal, Usage};
 
-use crate::raw::{Queues, poll};
+use crate::raw::{Queues, c_address, poll};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![test(
@@ -181,43 +181,4 @@ impl SilentClient {
         called("rdma_init_qp_attr", ret)?;
         Ok(self.qp.modify(&QpAttributes::from_raw(raw, mask))?)
     }
-}
-
-fn family(family: i32) -> libc::sa_family_t {
-    libc::sa_family_t::try_from(family).expect("families are small numbers")
-}
-
-/// The address in C's form.
-fn c_address(addr: SocketAddr) -> libc::sockaddr_storage {
-    // SAFETY: plain integers and bytes, for which zero is a value.
-    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-    let place = &raw mut storage;
-    match addr {
-        SocketAddr::V4(v4) => {
-            let c = libc::sockaddr_in {
-                sin_family: family(libc::AF_INET),
-                sin_port: v4.port().to_be(),
-                sin_addr: libc::in_addr {
-                    s_addr: u32::from_ne_bytes(v4.ip().octets()),
-                },
-                sin_zero: [0; 8],
-            };
-            // SAFETY: the storage is larger than and aligned for every sockaddr.
-            unsafe { place.cast::<libc::sockaddr_in>().write(c) };
-        }
-        SocketAddr::V6(v6) => {
-            let c = libc::sockaddr_in6 {
-                sin6_family: family(libc::AF_INET6),
-                sin6_port: v6.port().to_be(),
-                sin6_flowinfo: 0,
-                sin6_addr: libc::in6_addr {
-                    s6_addr: v6.ip().octets(),
-                },
-                sin6_scope_id: v6.scope_id(),
-            };
-            // SAFETY: the storage is larger than and aligned for every sockaddr.
-            unsafe { place.cast::<libc::sockaddr_in6>().write(c) };
-        }
-    }
-    storage
 }
