@@ -245,7 +245,7 @@ fn rejected() -> Outcome {
     }
     let sentence = format!(
         "cmtime: 1 of 3 connections failed while connecting: {}:{port} rejected the connection: \
-         rejected by the application",
+         event rejected (8), status rejected by the application (28)",
         device().ip
     );
     let client = failed(client, &sentence)?;

@@ -19,8 +19,8 @@ const ON_FAKE: &str =
 
 /// The same in two parts that take about as long under Miri, where tests run one after the other.
 const ON_FAKE_HALVES: [&str; 2] = [
-    "--package cm --lib --test fake",
-    "--package verbs --package rpma --lib --test fake",
+    "--package cm --package verbs --lib --test fake",
+    "--package rpma --lib --test fake",
 ];
 
 /// What has an order of bytes on the wire, on a machine with the other one. Miri needs no such machine.
@@ -32,7 +32,12 @@ const NO_LEAKS: &str = "--skip leaks_";
 /// What Miri leaves to the plain run and to AddressSanitizer, except among the long tests: the tests that make every call fail
 /// in turn, or that deliver every event in every phase, are a third of its time and go the same ways again and again.
 const SLOW_UNDER_MIRI: &str = "--skip failing --skip each_call --skip errno --skip on_fake::events:: \
-                               --skip on_fake::combinations:: --skip on_fake::defects:: --skip on_fake::dispatched:: --skip on_fake::sharing:: --skip \
+                               --skip on_fake::combinations:: --skip on_fake::defects:: --skip on_fake::dispatched:: \
+                               --skip on_fake::sharing:: --skip on_fake::optional:: --skip on_fake::xrc:: \
+                               --skip on_fake::extended_targets:: --skip on_fake::unreliable:: \
+                               --skip on_fake::multicast:: --skip on_fake::resizing:: --skip on_fake::running:: \
+                               --skip on_fake::adopted:: --skip on_fake::forgotten:: --skip on_fake::native:: \
+                               --skip on_fake::options:: --skip on_fake::names:: --skip \
                                gives_the_access_it_was_bound_for";
 
 /// The guest with newer kernel and libraries.
