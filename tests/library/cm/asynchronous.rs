@@ -1,5 +1,6 @@
 //! Waits in a tokio runtime, on a real device.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
