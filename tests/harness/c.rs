@@ -13,20 +13,6 @@ pub fn c_program(name: &str) -> PathBuf {
     PathBuf::from(env!("RPMA_TEST_C_DIR")).join(name)
 }
 
-/// Names the folder of librpma's example programs.
-pub(crate) const EXAMPLES: &str = "RPMA_TEST_LIBRPMA_EXAMPLES";
-
-/// The folder of librpma's example programs, if they were built.
-pub(crate) fn examples() -> Option<PathBuf> {
-    let folder = PathBuf::from(std::env::var_os(EXAMPLES)?);
-    folder.is_dir().then_some(folder)
-}
-
-/// The program of one of librpma's examples: its `client` or its `server`.
-pub fn c_example(example: &str, role: &str) -> PathBuf {
-    examples().unwrap_or_default().join(example).join(role)
-}
-
 /// The library made from `c/lib{name}.c`, to be named in `LD_PRELOAD`.
 ///
 /// That variable is split at blanks and colons, and nothing escapes them: a library whose path has

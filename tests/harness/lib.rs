@@ -9,8 +9,6 @@
 //!   `=elsewhere`: of those, the ones that cannot run here are left out, since another run holds them.
 //! - `RPMA_TEST_SECOND_HOST`: the address of a second machine, which runs the role `second_host`; without it the tests between
 //!   two hosts are left out. `RPMA_TEST_POWER_CUT`: a file; whoever sees it there ends that machine and removes the file.
-//! - `RPMA_TEST_LIBRPMA_EXAMPLES`: a folder with the example programs of librpma, `NAME/client` and `NAME/server`; without it
-//!   the tests with them are left out.
 
 mod baseline;
 mod c;
@@ -28,7 +26,7 @@ mod watchdog;
 pub use libtest_mimic::Failed;
 
 pub use crate::baseline::Baseline;
-pub use crate::c::{c_example, c_library, c_program};
+pub use crate::c::{c_library, c_program};
 pub use crate::child::{Child, Finished, command};
 pub use crate::device::{TestDevice, device, hardware_counter, second_host};
 pub use crate::link::{End, LINK, Link};

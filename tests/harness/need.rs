@@ -34,8 +34,6 @@ pub enum Need {
     Librpma,
     /// A librpma that lets the device flush, in the folder [`NATIVE_LIBRPMA`]: the guest with newer libraries has one.
     NativeLibrpma,
-    /// The example programs of librpma, built from its source package. Tests that need them are left out where they are not.
-    CExamples,
     /// The C program `cmtime` as it was before it had threads, and other columns. Tests that need it are left out where there
     /// is a later one.
     EarlyCmtime,
@@ -68,12 +66,6 @@ impl Need {
                     (!library.exists()).then(|| format!("librpma 1.3 as {}", library.display()));
                 missing.or_else(|| Self::Librpma.missing())
             }
-            Self::CExamples => c::examples().is_none().then(|| {
-                format!(
-                    "the example programs of librpma ({} names no folder of them)",
-                    c::EXAMPLES
-                )
-            }),
             Self::EarlyCmtime => cmtime_too_late(),
             Self::Tool(name) => {
                 (!in_path(name)).then(|| format!("the program {name}{}", package(name)))

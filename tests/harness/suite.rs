@@ -155,10 +155,9 @@ impl Test {
         self
     }
 
-    /// Whether what only some runs have is there, if it is needed: the second machine, the examples of librpma,
-    /// the early cmtime.
+    /// Whether what only some runs have is there, if it is needed: the second machine, the early cmtime.
     fn is_of_this_run(&self) -> bool {
-        [Need::SecondHost, Need::CExamples, Need::EarlyCmtime]
+        [Need::SecondHost, Need::EarlyCmtime]
             .iter()
             .all(|need| !self.needs.contains(need) || need.missing().is_none())
     }

@@ -1,9 +1,8 @@
 //! The steps `guest`, `guest-full` and `newest`: tests in guests with newer kernels and libraries than this machine's.
 
-use std::ffi::OsString;
 use std::process::Command;
 
-use super::steps::{GUEST, on_device, runner_setting, words};
+use super::steps::{GUEST, on_device, through_vm, words};
 use super::{Options, Outcome};
 use crate::error::Result;
 use crate::ping::cargo;
@@ -73,16 +72,11 @@ fn within(name: &str, guest: &str, options: &Options, native: (&str, &str)) -> R
     if let Err(error) = vm::start(&config) {
         return Ok(Outcome::failed(format!("{name}: {error}")));
     }
-    let runner = vm::copy_of_this_program(&config.folder.join("runner"))?;
-    let words = ["vm", "--guest", guest, "--name", &config.name, "exec", "--"];
-    let runner: Vec<OsString> = std::iter::once(runner.into_os_string())
-        .chain(words.iter().map(OsString::from))
-        .collect();
     let outcome = on_device(
         name,
         options,
         TESTS,
-        &runner_setting(&runner)?,
+        &through_vm(&config, &["--guest", guest])?,
         vm::DEVICE_ADDRESS,
         native,
     );

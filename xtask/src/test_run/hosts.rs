@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::counted::{Run, step};
-use super::steps::{plain, runner_setting, variable};
+use super::steps::{plain, through_vm, variable};
 use super::{Options, Outcome};
 use crate::error::{Context, Result};
 use crate::process::Guarded;
@@ -83,7 +83,7 @@ fn between(options: &Options, first: &Config, second: &Config) -> Result<Outcome
                     deadline: options.deadline,
                 },
             )],
-            settings: &runner(first)?,
+            settings: &through_vm(first, &[])?,
             variables: vec![
                 variable("RPMA_REQUIRE_ALL", "1"),
                 variable("RPMA_TEST_FULL", "1"),
@@ -123,7 +123,7 @@ fn peer(options: &Options, second: &Config, said: &Path) -> Result<Guarded> {
     );
     let child = command
         .args(words)
-        .args(runner(second)?)
+        .args(through_vm(second, &[])?)
         .current_dir(workspace::root())
         .env("CARGO_TARGET_DIR", workspace::target_dir())
         .env("RPMA_TEST_ROLE", "second_host")
@@ -134,14 +134,4 @@ fn peer(options: &Options, second: &Config, said: &Path) -> Result<Guarded> {
         .spawn()
         .context(|| format!("cannot run {}", Command::get_program(&command).display()))?;
     Ok(Guarded(child))
-}
-
-/// Cargo's words to run what it builds in the VM.
-fn runner(config: &Config) -> Result<Vec<String>> {
-    let program = vm::copy_of_this_program(&config.folder.join("runner"))?;
-    let words = ["vm", "--name", &config.name, "exec", "--"];
-    let words: Vec<_> = std::iter::once(program.into_os_string())
-        .chain(words.iter().map(Into::into))
-        .collect();
-    runner_setting(&words)
 }

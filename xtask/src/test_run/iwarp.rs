@@ -1,8 +1,6 @@
 //! The step `iwarp`: tests over an iWARP device, in a VM of its own.
 
-use std::ffi::OsString;
-
-use super::steps::{on_device, runner_setting};
+use super::steps::{on_device, through_vm};
 use super::{Options, Outcome};
 use crate::error::Result;
 use crate::vm;
@@ -28,16 +26,11 @@ pub(super) fn iwarp(options: &Options) -> Result<Outcome> {
     if let Err(error) = up {
         return Ok(Outcome::failed(format!("{name}: {error}")));
     }
-    let runner = vm::copy_of_this_program(&config.folder.join("runner"))?;
-    let within = ["vm", "--name", name, "exec", "--"];
-    let runner: Vec<OsString> = std::iter::once(runner.into_os_string())
-        .chain(within.iter().map(OsString::from))
-        .collect();
     let outcome = on_device(
         name,
         options,
         "--package tests --test iwarp",
-        &runner_setting(&runner)?,
+        &through_vm(&config, &[])?,
         vm::siw::IWARP_ADDRESS,
         ("RPMA_TEST_NATIVE", ""),
     );

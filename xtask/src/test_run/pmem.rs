@@ -1,6 +1,5 @@
 //! The step `pmem`: tests on persistent memory in VMs of their own, and of what is there after their power was cut.
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -9,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::counted::{Run, step};
-use super::steps::{plain, runner_setting, variable};
+use super::steps::{plain, through_vm, variable};
 use super::{Options, Outcome};
 use crate::error::{Context, Error, Result};
 use crate::process::Guarded;
@@ -65,7 +64,7 @@ pub(super) fn pmem(options: &Options) -> Result<Outcome> {
 /// Those without a power cut, then a power cut for each way.
 fn in_guest(options: &Options, config: &Config, ways: &[&str]) -> Result<Outcome> {
     vm::start(config)?;
-    let runner = runner(config)?;
+    let runner = through_vm(config, &[])?;
     let native = if ways.contains(&"native") {
         ""
     } else {
@@ -174,14 +173,4 @@ fn writer(options: &Options, runner: &[String], what: &str, log: File) -> Result
         .stderr(log)
         .spawn()
         .context(|| format!("cannot run {}", Command::get_program(&command).display()))
-}
-
-/// Cargo's words to run what it builds in the VM.
-fn runner(config: &Config) -> Result<Vec<String>> {
-    let program = vm::copy_of_this_program(&config.folder.join("runner"))?;
-    let words = ["vm", "--name", &config.name, "exec", "--"];
-    let words: Vec<OsString> = std::iter::once(program.into_os_string())
-        .chain(words.iter().map(Into::into))
-        .collect();
-    runner_setting(&words)
 }

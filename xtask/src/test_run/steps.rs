@@ -226,16 +226,11 @@ pub(super) fn paths(options: &Options) -> Result<Outcome> {
     if let Err(error) = vm::start(&config) {
         return Ok(Outcome::failed(format!("{name}: {error}")));
     }
-    let runner = vm::copy_of_this_program(&config.folder.join("runner"))?;
-    let within = ["vm", "--icount", "--name", name, "exec", "--"];
-    let runner: Vec<OsString> = std::iter::once(runner.into_os_string())
-        .chain(within.iter().map(OsString::from))
-        .collect();
     let what = "--package tests --bench path_length";
     let outcome = step(Run {
         name,
         calls: vec![(Command::new(cargo()), words("bench", what, options, ""))],
-        settings: &runner_setting(&runner)?,
+        settings: &through_vm(&config, &["--icount"])?,
         variables: vec![
             variable("RPMA_REQUIRE_ALL", "1"),
             variable("RPMA_TEST_ADDRESS", vm::DEVICE_ADDRESS),
@@ -317,8 +312,21 @@ pub(super) fn host_triple(cargo: &mut Command) -> Result<String> {
         .ok_or_else(|| Error::new("`cargo -vV` does not name its host"))
 }
 
+/// Cargo's words to run what it builds in the VM of `config`, which `more` options of `cargo xtask vm` name too.
+///
+/// # Errors
+/// When the program that leads there cannot be copied, or its path cannot be said to cargo.
+pub(super) fn through_vm(config: &vm::Config, more: &[&str]) -> Result<Vec<String>> {
+    let program = vm::copy_of_this_program(&config.folder.join("runner"))?;
+    let words = [&["vm"], more, &["--name", &config.name, "exec", "--"]].concat();
+    let words: Vec<OsString> = std::iter::once(program.into_os_string())
+        .chain(words.iter().map(OsString::from))
+        .collect();
+    runner_setting(&words)
+}
+
 /// Cargo's words to run what it builds for this machine through `runner`.
-pub(super) fn runner_setting(runner: &[OsString]) -> Result<Vec<String>> {
+fn runner_setting(runner: &[OsString]) -> Result<Vec<String>> {
     let words = runner
         .iter()
         .map(|word| {
