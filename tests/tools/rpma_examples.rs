@@ -42,9 +42,7 @@ struct Example {
 
 const PLAIN: Example = Example {
     name: "",
-    twin: "",
     server: &[],
-    c_server: &[],
     client: &[],
     server_says: &[],
     client_says: &[],

@@ -1,6 +1,9 @@
 //! Both ends of a connection.
 
 use std::net::SocketAddr;
+use std::sync::Barrier;
+use std::thread;
+use std::time::Instant;
 
 use cm::verbs::sys::fake::control;
 use cm::verbs::{CompletionQueue, Context, ProtectionDomain, QpType, QueuePair};
@@ -67,4 +70,46 @@ pub(crate) fn established(addr: SocketAddr) -> Result<(Connection, Connection), 
     client.wait_established(soon())?;
     server.wait_established(soon())?;
     Ok((client, server))
+}
+
+/// All handles there are, to be dropped one by one.
+pub(crate) type Handles<H, const N: usize> = Result<[Option<H>; N], Error>;
+
+/// Forgets each handle once, and drops the rest from either end, which waits for nothing.
+pub(crate) fn forget_each<H, const N: usize>(handles: impl Fn() -> Handles<H, N>) {
+    for forgotten in 0..N {
+        for backwards in [false, true] {
+            let mut handles = handles().expect("all of it");
+            std::mem::forget(handles[forgotten].take());
+            let start = Instant::now();
+            for n in 0..N {
+                let n = if backwards { N - 1 - n } else { n };
+                drop(handles[n].take());
+            }
+            assert!(start.elapsed() < control::within(1), "{forgotten}");
+        }
+    }
+}
+
+/// Drops each handle in a thread of its own, all at once, again and again: nothing is waited for, and nothing is left.
+pub(crate) fn drop_by_threads<H: Send, const N: usize>(
+    fake: &control::Session,
+    handles: impl Fn() -> Handles<H, N>,
+) {
+    for _ in 0..if control::hurried() { 2 } else { 100 } {
+        let handles = handles().expect("all of it");
+        let barrier = Barrier::new(N);
+        let start = Instant::now();
+        thread::scope(|scope| {
+            for handle in handles {
+                let barrier = &barrier;
+                scope.spawn(move || {
+                    barrier.wait();
+                    drop(handle);
+                });
+            }
+        });
+        assert!(start.elapsed() < control::within(1));
+        assert_eq!(fake.left_over(), Vec::<String>::new());
+    }
 }

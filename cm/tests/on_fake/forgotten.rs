@@ -1,9 +1,7 @@
 //! Ids for datagrams: what is forgotten stays, and nothing else does; nothing waits for it, nor for
 //! another thread that drops at the same time.
 
-use std::sync::{Arc, Barrier};
-use std::thread;
-use std::time::Instant;
+use std::sync::Arc;
 
 use cm::verbs::sys::fake::control;
 use cm::verbs::{CompletionQueue, Context, ProtectionDomain, QpType, QueuePair};
@@ -12,7 +10,7 @@ use cm::{
     DatagramResolving, Error, Group, IdOptions, JoinKind, ListenOptions, Multicast,
 };
 
-use super::common::{roce, soon};
+use super::common::{Handles, drop_by_threads, forget_each, roce, soon};
 
 /// Everything there is, while an address is asked for and while a group is joined.
 #[expect(dead_code, reason = "dropped")]
@@ -30,7 +28,7 @@ enum Handle {
 
 const HANDLES: usize = 11;
 
-fn handles() -> Result<[Option<Handle>; HANDLES], Error> {
+fn handles() -> Handles<Handle, HANDLES> {
     let options = ConnectOptions::default();
     let listener = DatagramListener::bind(roce(), &ListenOptions::default())?;
     let to = listener.local_addr();
@@ -71,39 +69,13 @@ fn ud(context: &Context) -> Result<QueuePair, Error> {
 #[test]
 fn leaks_datagram_handles_that_are_forgotten_and_the_rest_goes_at_once() {
     let fake = control::session();
-    for forgotten in 0..HANDLES {
-        for backwards in [false, true] {
-            let mut handles = handles().expect("all of it");
-            std::mem::forget(handles[forgotten].take());
-            let start = Instant::now();
-            for n in 0..HANDLES {
-                let n = if backwards { HANDLES - 1 - n } else { n };
-                drop(handles[n].take());
-            }
-            assert!(start.elapsed() < control::within(1), "{forgotten}");
-        }
-    }
+    forget_each(handles);
     fake.discard();
 }
 
 #[test]
 fn datagram_handles_may_go_from_several_threads_at_once() {
     let fake = control::session();
-    for _ in 0..if control::hurried() { 2 } else { 100 } {
-        let handles = handles().expect("all of it");
-        let barrier = Barrier::new(HANDLES);
-        let start = Instant::now();
-        thread::scope(|scope| {
-            for handle in handles {
-                let barrier = &barrier;
-                scope.spawn(move || {
-                    barrier.wait();
-                    drop(handle);
-                });
-            }
-        });
-        assert!(start.elapsed() < control::within(1));
-        assert_eq!(fake.left_over(), Vec::<String>::new());
-    }
+    drop_by_threads(&fake, handles);
     fake.finish();
 }

@@ -1,7 +1,6 @@
 //! Ids with channels of their own: whatever order they go in, and whatever is forgotten, nothing waits
 //! and nothing is left but what was forgotten.
 
-use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,9 @@ use cm::{
     Request, Resolved, Resolving, Routed,
 };
 
-use super::common::{accept, connect, listen, resolve, roce, soon};
+use super::common::{
+    Handles, accept, connect, drop_by_threads, forget_each, listen, resolve, roce, soon,
+};
 
 /// Everything there is while connections come about, each with a name.
 enum Handle {
@@ -25,7 +26,7 @@ enum Handle {
 
 const HANDLES: usize = 8;
 
-fn handles() -> Result<[Option<Handle>; HANDLES], Error> {
+fn handles() -> Handles<Handle, HANDLES> {
     let listener = listen(roce())?;
     let to = listener.local_addr();
     let client = connect(to, b"")?;
@@ -92,40 +93,14 @@ fn everything_may_go_in_every_order() {
 #[test]
 fn everything_may_go_from_several_threads_at_once() {
     let fake = control::session();
-    for _ in 0..if control::hurried() { 2 } else { 100 } {
-        let handles = handles().expect("all of it");
-        let barrier = Barrier::new(HANDLES);
-        let start = Instant::now();
-        thread::scope(|scope| {
-            for handle in handles {
-                let barrier = &barrier;
-                scope.spawn(move || {
-                    barrier.wait();
-                    drop(handle);
-                });
-            }
-        });
-        assert!(start.elapsed() < control::within(1));
-        assert_eq!(fake.left_over(), Vec::<String>::new());
-    }
+    drop_by_threads(&fake, handles);
     fake.finish();
 }
 
 #[test]
 fn leaks_what_is_forgotten_and_the_rest_goes_at_once() {
     let fake = control::session();
-    for forgotten in 0..HANDLES {
-        for backwards in [false, true] {
-            let mut handles = handles().expect("all of it");
-            std::mem::forget(handles[forgotten].take());
-            let start = Instant::now();
-            for n in 0..HANDLES {
-                let n = if backwards { HANDLES - 1 - n } else { n };
-                drop(handles[n].take());
-            }
-            assert!(start.elapsed() < control::within(1), "{forgotten}");
-        }
-    }
+    forget_each(handles);
     fake.discard();
 }
 

@@ -21,6 +21,15 @@ pub(crate) fn peer() -> Result<Peer, Error> {
     Peer::new(&Device::local(addr(0).ip())?)
 }
 
+/// A client that has asked `endpoint` for a connection.
+pub(crate) fn begin(
+    peer: &Peer,
+    endpoint: &Endpoint,
+    config: &ConnectionConfig,
+) -> Result<Connection, Error> {
+    ConnectionRequest::new(peer, endpoint.local_addr(), config)?.connect(PrivateData::none())
+}
+
 /// A connected pair; each end has a peer of its own.
 pub(crate) struct Pair {
     pub(crate) client: Connection,
@@ -46,8 +55,7 @@ impl Pair {
         of_server: &ConnectionConfig,
     ) -> Result<Self, Error> {
         let endpoint = Endpoint::listen(&server_peer, addr(0))?;
-        let request = ConnectionRequest::new(&client_peer, endpoint.local_addr(), of_client)?;
-        let client = request.connect(PrivateData::none())?;
+        let client = begin(&client_peer, &endpoint, of_client)?;
         let request = endpoint.next_connection_request(of_server, WAIT)?;
         let server = request.connect(PrivateData::none())?;
         client.wait_established(WAIT)?;

@@ -7,7 +7,7 @@ use rpma::{
     ConnectionConfig, ConnectionEvent, ConnectionRequest, Endpoint, ErrorKind, PrivateData, Signal,
 };
 
-use super::common::{Pair, Regions, WAIT, addr, completed, peer};
+use super::common::{Pair, Regions, WAIT, addr, begin, completed, peer};
 
 #[test]
 fn private_data_goes_both_ways() {
@@ -74,11 +74,7 @@ fn data_that_comes_before_a_lost_confirmation_establishes_the_connection() {
         let (client_peer, server_peer) = (peer().expect("a peer"), peer().expect("a peer"));
         let endpoint = Endpoint::listen(&server_peer, addr(0)).expect("a listener");
         let config = ConnectionConfig::default();
-        let request = ConnectionRequest::new(&client_peer, endpoint.local_addr(), &config);
-        let client = request
-            .expect("a request")
-            .connect(PrivateData::none())
-            .expect("begun");
+        let client = begin(&client_peer, &endpoint, &config).expect("begun");
         let request = endpoint
             .next_connection_request(&config, WAIT)
             .expect("the request");

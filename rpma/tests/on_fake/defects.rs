@@ -10,7 +10,7 @@ use rpma::{
     Endpoint, ErrorKind, FlushType, PrivateData, RejectReason, Signal, Status,
 };
 
-use super::common::{Pair, Regions, WAIT, addr, completed, peer};
+use super::common::{Pair, Regions, WAIT, addr, begin, completed, peer};
 
 /// Where a call stands among all that were made.
 fn last(fake: &Session, call: &str) -> usize {
@@ -160,11 +160,7 @@ fn a_confirmation_never_comes_to_the_listener() {
     let peer = peer().expect("a peer");
     let endpoint = Endpoint::listen(&peer, addr(0)).expect("a listener");
     let config = ConnectionConfig::default();
-    let request = ConnectionRequest::new(&peer, endpoint.local_addr(), &config);
-    let client = request
-        .expect("a request")
-        .connect(PrivateData::none())
-        .expect("begun");
+    let client = begin(&peer, &endpoint, &config).expect("begun");
     let request = endpoint
         .next_connection_request(&config, WAIT)
         .expect("the request");
@@ -220,11 +216,7 @@ fn a_peer_that_never_answers_is_waited_for_no_longer_than_was_said() {
     let peer = peer().expect("a peer");
     let endpoint = Endpoint::listen(&peer, addr(0)).expect("a listener");
     let config = ConnectionConfig::default();
-    let request = ConnectionRequest::new(&peer, endpoint.local_addr(), &config);
-    let client = request
-        .expect("a request")
-        .connect(PrivateData::none())
-        .expect("begun");
+    let client = begin(&peer, &endpoint, &config).expect("begun");
     let short = Duration::from_millis(20);
     let error = client.wait_established(short).expect_err("no answer");
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");

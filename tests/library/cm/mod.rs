@@ -1,6 +1,7 @@
 //! Rules of the crate `cm`.
 
 mod asynchronous;
+mod backlog;
 mod c_programs;
 mod cycles;
 mod datagrams;
@@ -45,6 +46,7 @@ pub(crate) fn tests() -> Vec<Test> {
         datagrams::tests(),
         ports::tests(),
         options::tests(),
+        backlog::tests(),
         rounds::tests(),
         cycles::tests(),
         early_ends::tests(),
