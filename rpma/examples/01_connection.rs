@@ -13,21 +13,10 @@ use std::process::ExitCode;
 
 use rpma::{ConnectionConfig, PrivateData};
 
-use common::{Outcome, Role};
+use common::Outcome;
 
 pub(crate) fn main() -> ExitCode {
-    common::run(&[
-        Role {
-            name: "server",
-            arguments: "ADDRESS PORT",
-            run: server,
-        },
-        Role {
-            name: "client",
-            arguments: "ADDRESS PORT",
-            run: client,
-        },
-    ])
+    common::run(("", server), ("", client))
 }
 
 fn server(address: SocketAddr, _: &[String]) -> Outcome {

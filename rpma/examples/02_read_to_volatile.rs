@@ -14,25 +14,14 @@ use std::process::ExitCode;
 use rpma::gpspm::Announcement;
 use rpma::{ConnectionConfig, LocalRegion, Opcode, PrivateData, Signal, Usage};
 
-use common::{Outcome, Role, failed};
+use common::{Outcome, failed};
 
 const WORDS: &[u8] = b"Hello client!\0";
 /// What the client has room for.
 const ROOM: usize = 1024;
 
 pub(crate) fn main() -> ExitCode {
-    common::run(&[
-        Role {
-            name: "server",
-            arguments: "ADDRESS PORT",
-            run: server,
-        },
-        Role {
-            name: "client",
-            arguments: "ADDRESS PORT",
-            run: client,
-        },
-    ])
+    common::run(("", server), ("", client))
 }
 
 fn server(address: SocketAddr, _: &[String]) -> Outcome {

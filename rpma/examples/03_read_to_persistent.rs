@@ -17,23 +17,12 @@ use std::process::ExitCode;
 use rpma::gpspm::Announcement;
 use rpma::{ConnectionConfig, Opcode, PrivateData, Signal, Usage};
 
+use common::Outcome;
 use common::greeting::{Greeting, TEXT};
 use common::store::Store;
-use common::{Outcome, Role};
 
 pub(crate) fn main() -> ExitCode {
-    common::run(&[
-        Role {
-            name: "server",
-            arguments: "ADDRESS PORT [FILE]",
-            run: server,
-        },
-        Role {
-            name: "client",
-            arguments: "ADDRESS PORT [FILE] [OFFSET]",
-            run: client,
-        },
-    ])
+    common::run(("[FILE]", server), ("[FILE] [OFFSET]", client))
 }
 
 fn server(address: SocketAddr, arguments: &[String]) -> Outcome {

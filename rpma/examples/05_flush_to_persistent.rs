@@ -18,24 +18,13 @@ use rpma::{ConnectionConfig, FlushType, PeerConfig, PrivateData, Signal, Usage};
 
 use common::greeting::{Greeting, TEXT};
 use common::store::Store;
-use common::{Failure, Outcome, Role, failed};
+use common::{Failure, Outcome, failed};
 
 /// What the flush is known by.
 const FLUSH: u64 = 0xf01d;
 
 pub(crate) fn main() -> ExitCode {
-    common::run(&[
-        Role {
-            name: "server",
-            arguments: "ADDRESS PORT [FILE] [on|off]",
-            run: server,
-        },
-        Role {
-            name: "client",
-            arguments: "ADDRESS PORT [FILE] [OFFSET]",
-            run: client,
-        },
-    ])
+    common::run(("[FILE] [on|off]", server), ("[FILE] [OFFSET]", client))
 }
 
 fn server(address: SocketAddr, arguments: &[String]) -> Outcome {

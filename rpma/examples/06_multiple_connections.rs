@@ -23,7 +23,7 @@ use rpma::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use common::{Failure, Outcome, Role};
+use common::{Failure, Outcome};
 
 const CLIENTS: usize = 10;
 /// Bytes of a name, with the zeros behind it.
@@ -34,18 +34,7 @@ const NAMES: [&str; 8] = [
 ];
 
 pub(crate) fn main() -> ExitCode {
-    common::run(&[
-        Role {
-            name: "server",
-            arguments: "ADDRESS PORT [shared]",
-            run: server,
-        },
-        Role {
-            name: "client",
-            arguments: "ADDRESS PORT SEED",
-            run: client,
-        },
-    ])
+    common::run(("[shared]", server), ("SEED", client))
 }
 
 fn client(server: SocketAddr, arguments: &[String]) -> Outcome {

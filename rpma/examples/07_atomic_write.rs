@@ -18,7 +18,7 @@ use rpma::{
     ConnectionConfig, FlushType, LocalRegion, Opcode, PeerConfig, PrivateData, Signal, Usage,
 };
 
-use common::{Outcome, Role};
+use common::Outcome;
 
 /// The log: a signature, where it ends (8 bytes), its words.
 const SIGNATURE: &[u8; 8] = b"LOG\0\0\0\0\0";
@@ -27,18 +27,7 @@ const WORDS: usize = 16;
 const SIZE: usize = WORDS + 1024;
 
 pub(crate) fn main() -> ExitCode {
-    common::run(&[
-        Role {
-            name: "server",
-            arguments: "ADDRESS PORT [FILE]",
-            run: server,
-        },
-        Role {
-            name: "client",
-            arguments: "ADDRESS PORT WORD [WORD...]",
-            run: client,
-        },
-    ])
+    common::run(("[FILE]", server), ("WORD [WORD...]", client))
 }
 
 fn server(address: SocketAddr, arguments: &[String]) -> Outcome {

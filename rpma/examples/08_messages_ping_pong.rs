@@ -14,24 +14,16 @@ use std::process::ExitCode;
 
 use rpma::{ConnectionConfig, PrivateData};
 
+use common::Outcome;
 use common::ping_pong::{self, DONE, Messages, next_message};
-use common::{Outcome, Role};
 
 pub(crate) fn main() -> ExitCode {
-    common::run(&[
-        Role {
-            name: "server",
-            arguments: "ADDRESS PORT",
-            run: server,
-        },
-        Role {
-            name: "client",
-            arguments: "ADDRESS PORT SEED ROUNDS [MICROSECONDS]",
-            run: |server, arguments| {
-                ping_pong::client(server, arguments, &ConnectionConfig::default(), "")
-            },
-        },
-    ])
+    common::run(
+        ("", server),
+        ("SEED ROUNDS [MICROSECONDS]", |server, arguments| {
+            ping_pong::client(server, arguments, &ConnectionConfig::default(), "")
+        }),
+    )
 }
 
 fn server(address: SocketAddr, _: &[String]) -> Outcome {

@@ -16,23 +16,15 @@ use std::process::ExitCode;
 use rpma::{ConnectionConfig, PrivateData, SharedReceiveQueue, SrqConfig};
 
 use common::ping_pong::{self, DONE, Messages, next_message};
-use common::{Failure, Outcome, Role, failed};
+use common::{Failure, Outcome, failed};
 
 pub(crate) fn main() -> ExitCode {
-    common::run(&[
-        Role {
-            name: "server",
-            arguments: "ADDRESS PORT [m|r]",
-            run: server,
-        },
-        Role {
-            name: "client",
-            arguments: "ADDRESS PORT SEED ROUNDS [MICROSECONDS]",
-            run: |server, arguments| {
-                ping_pong::client(server, arguments, &ConnectionConfig::default(), "")
-            },
-        },
-    ])
+    common::run(
+        ("[m|r]", server),
+        ("SEED ROUNDS [MICROSECONDS]", |server, arguments| {
+            ping_pong::client(server, arguments, &ConnectionConfig::default(), "")
+        }),
+    )
 }
 
 fn server(address: SocketAddr, arguments: &[String]) -> Outcome {

@@ -19,21 +19,10 @@ use rpma::{ConnectionConfig, PrivateData, Signal, Usage};
 
 use common::greeting::{Greeting, TEXT};
 use common::store::Store;
-use common::{Failure, Outcome, Role, failed};
+use common::{Failure, Outcome, failed};
 
 pub(crate) fn main() -> ExitCode {
-    common::run(&[
-        Role {
-            name: "server",
-            arguments: "ADDRESS PORT [FILE] [shared]",
-            run: server,
-        },
-        Role {
-            name: "client",
-            arguments: "ADDRESS PORT [FILE] [OFFSET]",
-            run: client,
-        },
-    ])
+    common::run(("[FILE] [shared]", server), ("[FILE] [OFFSET]", client))
 }
 
 fn server(address: SocketAddr, arguments: &[String]) -> Outcome {

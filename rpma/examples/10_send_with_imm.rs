@@ -14,24 +14,13 @@ use std::process::ExitCode;
 
 use rpma::{ConnectionConfig, LocalRegion, Opcode, PrivateData, Signal, Usage};
 
-use common::{Outcome, Role, failed};
+use common::{Outcome, failed};
 
 /// Bytes of the longest message.
 const LONGEST: usize = 1024;
 
 pub(crate) fn main() -> ExitCode {
-    common::run(&[
-        Role {
-            name: "server",
-            arguments: "ADDRESS PORT",
-            run: server,
-        },
-        Role {
-            name: "client",
-            arguments: "ADDRESS PORT IMM [WORD]",
-            run: client,
-        },
-    ])
+    common::run(("", server), ("IMM [WORD]", client))
 }
 
 fn server(address: SocketAddr, _: &[String]) -> Outcome {

@@ -14,24 +14,13 @@ use std::process::ExitCode;
 use rpma::gpspm::Announcement;
 use rpma::{ConnectionConfig, LocalRegion, Opcode, PrivateData, Signal, Usage};
 
-use common::{Outcome, Role, failed};
+use common::{Outcome, failed};
 
 /// Bytes that are written.
 const SIZE: usize = 1024;
 
 pub(crate) fn main() -> ExitCode {
-    common::run(&[
-        Role {
-            name: "server",
-            arguments: "ADDRESS PORT",
-            run: server,
-        },
-        Role {
-            name: "client",
-            arguments: "ADDRESS PORT IMM",
-            run: client,
-        },
-    ])
+    common::run(("", server), ("IMM", client))
 }
 
 fn server(address: SocketAddr, _: &[String]) -> Outcome {

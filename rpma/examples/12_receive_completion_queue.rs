@@ -15,27 +15,19 @@ use std::process::ExitCode;
 use rpma::{Connection, ConnectionConfig, PrivateData};
 
 use common::ping_pong::{self, DONE, Messages, next_message};
-use common::{Failure, Outcome, Role, SOON, failed};
+use common::{Failure, Outcome, SOON, failed};
 
 const ENTRIES: u32 = 10;
 
 pub(crate) fn main() -> ExitCode {
-    common::run(&[
-        Role {
-            name: "server",
-            arguments: "ADDRESS PORT [shared]",
-            run: server,
-        },
-        Role {
-            name: "client",
-            arguments: "ADDRESS PORT SEED ROUNDS [MICROSECONDS]",
-            run: |server, arguments| {
-                let mut config = ConnectionConfig::default();
-                config.set_rcq_size(ENTRIES);
-                ping_pong::client(server, arguments, &config, "client: ")
-            },
-        },
-    ])
+    common::run(
+        ("[shared]", server),
+        ("SEED ROUNDS [MICROSECONDS]", |server, arguments| {
+            let mut config = ConnectionConfig::default();
+            config.set_rcq_size(ENTRIES);
+            ping_pong::client(server, arguments, &config, "client: ")
+        }),
+    )
 }
 
 fn server(address: SocketAddr, arguments: &[String]) -> Outcome {

@@ -19,25 +19,17 @@ use rpma::{
 };
 
 use common::ping_pong::{self, DONE, MESSAGE};
-use common::{Failure, Outcome, Role, failed};
+use common::{Failure, Outcome, failed};
 
 const CLIENTS: usize = 10;
 
 pub(crate) fn main() -> ExitCode {
-    common::run(&[
-        Role {
-            name: "server",
-            arguments: "ADDRESS PORT [SECONDS]",
-            run: server,
-        },
-        Role {
-            name: "client",
-            arguments: "ADDRESS PORT SEED ROUNDS [MICROSECONDS]",
-            run: |server, arguments| {
-                ping_pong::client(server, arguments, &ConnectionConfig::default(), "client: ")
-            },
-        },
-    ])
+    common::run(
+        ("[SECONDS]", server),
+        ("SEED ROUNDS [MICROSECONDS]", |server, arguments| {
+            ping_pong::client(server, arguments, &ConnectionConfig::default(), "client: ")
+        }),
+    )
 }
 
 struct Server {

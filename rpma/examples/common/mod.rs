@@ -61,26 +61,23 @@ pub(crate) fn failed<T>(what: impl Into<String>) -> Outcome<T> {
     Err(Failure::Other(what.into()))
 }
 
-/// What a program can be, by its first argument.
-#[derive(Debug)]
-pub(crate) struct Role {
-    pub(crate) name: &'static str,
-    /// The others, as they are shown; what stands in brackets may be left out, and `...` is any
-    /// number.
-    pub(crate) arguments: &'static str,
-    /// Gets the address that the first two are, and the others.
-    pub(crate) run: fn(SocketAddr, &[String]) -> Outcome,
-}
+/// What a program does as one of its two roles: the arguments that it takes behind the address, as they are shown (what stands
+/// in brackets may be left out, and `...` is any number), and what gets the address and them.
+pub(crate) type Role = (&'static str, fn(SocketAddr, &[String]) -> Outcome);
 
-/// Runs the role that the program is called in. The exit code is 0, 1 after a failure, and 2 for
-/// wrong arguments.
-pub(crate) fn run(roles: &[Role]) -> ExitCode {
+/// What every role takes first.
+const ADDRESS: &str = "ADDRESS PORT";
+
+/// Runs the role that the program is called in, `server` or `client`. The exit code is 0, 1 after a failure, and 2 for wrong
+/// arguments.
+pub(crate) fn run(server: Role, client: Role) -> ExitCode {
+    let roles = [("server", server), ("client", client)];
     let mut words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
     let program = words.next().unwrap_or_default();
     let program = Path::new(&program).file_name().unwrap_or_default();
     let program = program.to_string_lossy().into_owned();
     let words: Vec<String> = words.collect();
-    match called(roles, &words) {
+    match called(&roles, &words) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Other(sentence)) => {
             eprintln!("{program}: {sentence}");
@@ -88,36 +85,36 @@ pub(crate) fn run(roles: &[Role]) -> ExitCode {
         }
         Err(Failure::Usage(sentence)) => {
             eprintln!("{program}: {sentence}");
-            for role in roles {
-                eprintln!("usage: {program} {} {}", role.name, role.arguments);
+            for (name, (more, _)) in roles {
+                let usage = format!("usage: {program} {name} {ADDRESS} {more}");
+                eprintln!("{}", usage.trim_end());
             }
             ExitCode::from(2)
         }
     }
 }
 
-fn called(roles: &[Role], words: &[String]) -> Outcome {
-    let names: Vec<&str> = roles.iter().map(|role| role.name).collect();
+fn called(roles: &[(&str, Role)], words: &[String]) -> Outcome {
+    let names: Vec<&str> = roles.iter().map(|&(name, _)| name).collect();
     let wanted = words.first().map_or("", String::as_str);
-    let role = roles.iter().find(|role| role.name == wanted);
-    let Some(role) = role else {
+    let Some((name, (more, run))) = roles.iter().find(|&&(name, _)| name == wanted) else {
         return Err(Failure::Usage(format!(
             "the first argument is {}, not '{wanted}'",
             names.join(" or ")
         )));
     };
-    let needed = role.arguments.split(' ').filter(|a| !a.starts_with('['));
-    let most = if role.arguments.contains("...") {
+    let arguments = || ADDRESS.split(' ').chain(more.split_whitespace());
+    let needed = arguments().filter(|a| !a.starts_with('[')).count();
+    let most = if more.contains("...") {
         usize::MAX
     } else {
-        role.arguments.split(' ').count()
+        arguments().count()
     };
     let given = &words[1..];
-    if given.len() < needed.count() || given.len() > most {
+    if given.len() < needed || given.len() > most {
         return Err(Failure::Usage(format!(
-            "{} arguments behind {} are too few or too many",
-            given.len(),
-            role.name
+            "{} arguments behind {name} are too few or too many",
+            given.len()
         )));
     }
     let port = number(&given[1], "PORT")?;
@@ -125,7 +122,7 @@ fn called(roles: &[Role], words: &[String]) -> Outcome {
         .to_socket_addrs()
         .map_err(|error| Failure::Other(format!("there is no address {}: {error}", given[0])))?;
     match found.next() {
-        Some(address) => (role.run)(address, &given[2..]),
+        Some(address) => run(address, &given[2..]),
         None => failed(format!("there is no address {}", given[0])),
     }
 }
